@@ -1,0 +1,160 @@
+"""Every exception that lionnb raises on purpose.
+
+Each constructor takes data and builds a sentence that says what happened and what to do next. No database
+text, SQL or path reaches a message. Imports nothing of lionnb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = (
+    "AdoptionError",
+    "AmbiguousIdError",
+    "IllegalTransitionError",
+    "LegExistsError",
+    "LegFailedError",
+    "LionnbError",
+    "NestingError",
+    "NoRunningLoopError",
+    "ResolveRefusedError",
+    "SteerRefusedError",
+    "StoreError",
+    "StoreVersionError",
+    "TurnDeadlockError",
+    "TurnFinalizingError",
+    "UnknownIdError",
+    "WrongLoopError",
+)
+
+
+class LionnbError(Exception):
+    """Base of everything lionnb raises on purpose."""
+
+
+class IllegalTransitionError(LionnbError, RuntimeError):
+    """A state machine was asked for a step that its table does not have; nothing changed."""
+
+    def __init__(self, machine: str, frm: str, to: str) -> None:
+        super().__init__(f"{machine}: no step from {frm!r} to {to!r}. This is a bug in lionnb; nothing was changed.")
+        self.machine, self.frm, self.to = machine, frm, to
+
+
+class TurnFinalizingError(LionnbError, RuntimeError):
+    """A task inherited this Branch's turn binding after finalization began (ADR-0018 D2)."""
+
+    def __init__(self, turn_id: str) -> None:
+        super().__init__(
+            f"turn {turn_id[:8]} is finalizing: a call on its Branch from inside it can no longer be part of it. "
+            "An observer that wants to call the Branch schedules it with lionnb.after_turn(branch, fn)."
+        )
+        self.turn_id = turn_id
+
+
+class TurnDeadlockError(LionnbError, RuntimeError):
+    """Entering would close a cycle of turns that wait for each other; raised at that entry only."""
+
+    def __init__(self, cycle: Sequence[str]) -> None:
+        super().__init__(
+            "this call would wait for ever: " + " → ".join(cycle) + ". Each of these turns waits for the next one to "
+            "end. Call the Branches in one order, or run one of the calls outside the other's turn."
+        )
+        self.cycle = tuple(cycle)
+
+
+class WrongLoopError(LionnbError, RuntimeError):
+    """The Branch is in a turn on another live event loop."""
+
+    def __init__(self, branch: str, home: str, here: str) -> None:
+        super().__init__(
+            f"{branch} is in a turn on another event loop ({home}), and this call comes from {here}. A Branch has one "
+            "home loop while it is in a turn: send the call there with asyncio.run_coroutine_threadsafe, or wait until "
+            "the turn has ended."
+        )
+
+
+class NoRunningLoopError(LionnbError, RuntimeError):
+    """Something that lives in an event loop was started without one."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} needs a running event loop. In a notebook cell just call it; in a script call it inside "
+            "`async def main(): ...` and run that with asyncio.run(main())."
+        )
+
+
+class NestingError(LionnbError, RuntimeError):
+    """A synchronous call inside a running loop that nobody has made nestable."""
+
+
+class AdoptionError(LionnbError, TypeError):
+    """`wrap` cannot make this Branch turn-aware; the Branch is unchanged."""
+
+
+class SteerRefusedError(LionnbError, ValueError):
+    """A steer was refused at the door: no row was written.
+
+    ``reason`` is a stable word (``blank``, ``type``, ``size``, ``nul``, ``surrogate``, ``ended``, ``unknown``,
+    ``verb``, ``kind``, ``dead``, ``silent``, ``key``).
+    """
+
+    def __init__(self, reason: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+
+
+class ResolveRefusedError(LionnbError, ValueError):
+    """`resolve` or `withdraw` was refused; the row is unchanged."""
+
+    def __init__(self, reason: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+
+
+class LegExistsError(LionnbError, RuntimeError):
+    """The Branch, or the name, already has a live leg."""
+
+    def __init__(self, what: str, run_id: str, name: str | None) -> None:
+        super().__init__(
+            f"{what} already has a live leg: {name or 'leg'} ({run_id}). Await it, stop it with leg.stop(), or say what "
+            'you want: start_leg(..., on_existing="attach") returns that leg, "stop" ends it first, "queue" starts '
+            "after it."
+        )
+        self.run_id = run_id
+
+
+class LegFailedError(LionnbError, RuntimeError):
+    """A turn of the leg raised; the original exception is ``__cause__``."""
+
+    def __init__(self, run_id: str, turn_id: str | None, model: str, cause: BaseException) -> None:
+        text = str(cause).strip().split("\n", 1)[0][:300]
+        super().__init__(
+            f"leg {run_id} failed in turn {(turn_id or 'none')[:8]} on {model}: {type(cause).__name__}"
+            + (f": {text}" if text else "")
+            + ". The history is safe on the Branch: start another leg on it to go on."
+        )
+        self.run_id, self.turn_id, self.model = run_id, turn_id, model
+
+
+class StoreError(LionnbError, RuntimeError):
+    """The control database could not do what was asked. Nothing that it acknowledged is lost."""
+
+
+class StoreVersionError(StoreError):
+    """The database was written by a newer lionnb, or is not lionnb's."""
+
+
+class UnknownIdError(LionnbError, LookupError):
+    """No session, run, control or branch has this id."""
+
+    def __init__(self, given: str) -> None:
+        super().__init__(f"nothing here is called {given!r}: `lionnb legs` lists the runs of this store.")
+        self.given = given
+
+
+class AmbiguousIdError(LionnbError, LookupError):
+    """A prefix fits more than one id; none was picked."""
+
+    def __init__(self, given: str, candidates: Sequence[str]) -> None:
+        super().__init__(f"{given!r} fits {len(candidates)}: {', '.join(candidates)}. Give more of the id.")
+        self.given, self.candidates = given, tuple(candidates)
