@@ -12,17 +12,42 @@ from typing import TYPE_CHECKING, Any
 from lionnb.testing.gate import Gate
 
 if TYPE_CHECKING:
+    from lionnb.testing.leaks import Resources, assert_no_leaks, leftover_tasks, no_leaks
     from lionnb.testing.replies import Reply, Script
     from lionnb.testing.scripted import calls_of, scripted_model
+    from lionnb.testing.server import LoopbackServer
+    from lionnb.testing.steps import Outcome, World, cancel_at_every_step
 
 _WHERE = {
+    "LoopbackServer": "server",
+    "Outcome": "steps",
     "Reply": "replies",
+    "Resources": "leaks",
     "Script": "replies",
+    "World": "steps",
+    "assert_no_leaks": "leaks",
     "calls_of": "scripted",
+    "cancel_at_every_step": "steps",
+    "leftover_tasks": "leaks",
+    "no_leaks": "leaks",
     "scripted_model": "scripted",
 }
 
-__all__ = ("Gate", "Reply", "Script", "calls_of", "scripted_model")
+__all__ = (
+    "Gate",
+    "LoopbackServer",
+    "Outcome",
+    "Reply",
+    "Resources",
+    "Script",
+    "World",
+    "assert_no_leaks",
+    "calls_of",
+    "cancel_at_every_step",
+    "leftover_tasks",
+    "no_leaks",
+    "scripted_model",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -64,6 +64,35 @@ class Reply:
         """``(input, output)`` tokens to report for this request; ``None`` reports none."""
         return usage_of(payload, self.text) if isinstance(self.usage, str) else self.usage
 
+    def completion(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer as the body of a chat completion, as OpenAI's API shapes it."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.text or None}
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {
+                    "id": c.get("id") or f"call_{i}",
+                    "type": "function",
+                    "function": {"name": c["name"], "arguments": json.dumps(c["arguments"])},
+                }
+                for i, c in enumerate(self.tool_calls)
+            ]
+        body: dict[str, Any] = {
+            "id": "chatcmpl-lionnb",
+            "object": "chat.completion",
+            "created": 0,
+            "model": payload.get("model") or "scripted",
+            "choices": [
+                {"index": 0, "message": message, "finish_reason": "tool_calls" if self.tool_calls else "stop"}
+            ],
+        }
+        if (counted := self.counted(payload)) is not None:
+            body["usage"] = {
+                "prompt_tokens": counted[0],
+                "completion_tokens": counted[1],
+                "total_tokens": sum(counted),
+            }
+        return body
+
 
 def usage_of(payload: Mapping[str, Any], text: str) -> tuple[int, int]:
     """Words of the request and of the answer: deterministic, and never zero for a real request."""

@@ -7,7 +7,6 @@ that copies share, and reported usage. May import lionagi; needs no network, no 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -67,7 +66,7 @@ class LionnbScriptedEndpoint(ScriptedEndpoint):
         await self._pause(reply, gated=True)
         if reply.error is not None:
             raise reply.error
-        record.response = response = openai_response(reply, payload)
+        record.response = response = reply.completion(payload)
         return response
 
     async def stream(
@@ -129,36 +128,6 @@ def _result(reply: Reply, payload: dict[str, Any]) -> StreamChunk:
     counted = reply.counted(payload)
     usage = {"usage": {"input_tokens": counted[0], "output_tokens": counted[1]}} if counted else {}
     return StreamChunk(type="result", metadata={"done": True, **usage})
-
-
-def openai_response(reply: Reply, payload: dict[str, Any]) -> dict[str, Any]:
-    """The body of a chat completion for *reply*, as OpenAI's API shapes it."""
-    message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
-    if reply.tool_calls:
-        message["tool_calls"] = [
-            {
-                "id": c.get("id") or f"call_{i}",
-                "type": "function",
-                "function": {"name": c["name"], "arguments": json.dumps(c["arguments"])},
-            }
-            for i, c in enumerate(reply.tool_calls)
-        ]
-    body: dict[str, Any] = {
-        "id": "chatcmpl-lionnb",
-        "object": "chat.completion",
-        "created": 0,
-        "model": payload.get("model") or "scripted",
-        "choices": [
-            {"index": 0, "message": message, "finish_reason": "tool_calls" if reply.tool_calls else "stop"}
-        ],
-    }
-    if (counted := reply.counted(payload)) is not None:
-        body["usage"] = {
-            "prompt_tokens": counted[0],
-            "completion_tokens": counted[1],
-            "total_tokens": sum(counted),
-        }
-    return body
 
 
 def scripted_model(
