@@ -21,7 +21,7 @@ import anyio
 
 from lionnb.errors import LionnbError
 
-__all__ = ("LoopThread", "OwnedTasks", "Settled", "end_tasks", "finish", "settle")
+__all__ = ("LoopThread", "OwnedTasks", "Settled", "end_tasks", "finish", "own", "settle", "wait_for_thread")
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -187,5 +187,3 @@ def wait_for_thread(future: concurrent.futures.Future[T], timeout_s: float) -> T
         return future.result(timeout_s)
     except concurrent.futures.TimeoutError:
         return None
-
-

@@ -137,7 +137,12 @@ class LegFailedError(LionnbError, RuntimeError):
 
 
 class StoreError(LionnbError, RuntimeError):
-    """The control database could not do what was asked. Nothing that it acknowledged is lost."""
+    """The control database could not do what was asked. Nothing that it acknowledged is lost.
+
+    ``cause`` is the driver's error, for whoever debugs; it is not shown.
+    """
+
+    cause: BaseException | None = None
 
 
 class StoreVersionError(StoreError):

@@ -1,0 +1,478 @@
+"""`Branch`: lionagi's, turn-aware; and `wrap`, which makes an existing one so in place.
+
+This is the only module that knows lionagi's private names; `PRIVATE_HOOKS` lists each with the version it was read in
+and why no public way serves, and the contract tests say what to do when lionagi moves.
+
+How it fits: every operation that calls a model enters the driver (`lionnb.turns`) and then runs lionagi's own method
+through ``super()``. Inside a turn, one filter at `Branch.emit` drops lionagi's bare lifecycle signals (the driver owns
+them), and `Branch.chat_model` reads and writes the model of the *call* this code runs in, so lionagi's assignment in
+``run`` can never become durable. `act` is no model turn and stays as it is.
+
+Source: ADR-0018; DESIGN section 4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import UUID
+
+from lionagi.operations._observe import StopStream, emit_message
+from lionagi.protocols.generic import DataLogger
+from lionagi.session.branch import Branch as StockBranch
+from lionagi.session.control import LoopControl, LoopDirective
+from lionagi.session.signal import Signal
+from pydantic import PrivateAttr
+
+from lionnb import taps
+from lionnb._display import mimebundle
+from lionnb.errors import AdoptionError
+from lionnb.offline import ensure_token_data, quiet_log_config
+from lionnb.records import TurnRecord, WaiterRecord
+from lionnb.signals import UPSTREAM_LIFECYCLE, RunFailed, RunStart, build_run_end
+from lionnb.turns import context as ctxs
+from lionnb.turns.context import TurnExecutionContext
+from lionnb.turns.driver import after_turn as _after_turn
+from lionnb.turns.driver import run_in_turn, schedule_signal
+from lionnb.turns.log import TurnLog
+from lionnb.turns.phases import Phase
+from lionnb.turns.state import TurnState
+from lionnb.turns.stream import TurnStream, stream_in_turn
+from lionnb.turns.turn import Turn, control_data
+
+if TYPE_CHECKING:
+    from lionnb.turns.context import TurnScope
+
+__all__ = ("PRIVATE_HOOKS", "Branch", "after_turn", "wrap")
+
+# name -> (read in, why)
+PRIVATE_HOOKS: dict[str, tuple[str, str]] = {
+    "Branch._observed_run": ("0.36.0", "inside a turn the driver owns the lifecycle; a second wrapper only costs"),
+    "Branch._schedule_emit": ("0.36.0", "where a message becomes a signal task: the task must belong to its turn"),
+    "Branch._last_context_report": ("0.36.0", "the only place to which a provider report is published"),
+    "Branch._last_context_report_fallback": ("0.36.0", "the report a wrapped Branch already had"),
+    "Branch._observer": ("0.36.0", "whether anybody observes; no public reader"),
+    "Branch._signal_tasks": ("0.36.0", "wrap: emissions of a call that may still be in flight"),
+    "Branch._log_manager": ("0.36.0", "clone: the clone's logger must not write into the current folder"),
+    "DataLogger._config": ("0.36.0", "clone: the logger's own settings"),
+    "operations._observe.StopStream": ("0.36.0", "the clean control signal of the terminal matrix"),
+    "operations._observe.emit_message": ("0.36.0", "what a message signal emits"),
+    "operations.run.run.run": ("0.36.0", "the facade drops this generator unclosed; the driver must close it"),
+}
+
+
+class _ReportSlot:
+    """Stands where lionagi keeps a ContextVar for the last provider report: a report belongs to its turn."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: TurnState) -> None:
+        self._state = state
+
+    def set(self, report: Any) -> None:
+        """Called by lionagi when the providers of a request have been gathered."""
+        state = self._state
+        ctx = ctxs.live_context(state, Phase.ACTIVE, Phase.FINALIZING)
+        if ctx is None:  # an operation function called outside of every turn keeps lionagi's behaviour
+            state.report = report
+            return
+        ctx.provider_report, ctx.provider_blocks = report, tuple(report.blocks)
+        assert state.turn is not None
+        taps.report(state.log, state.turn.row, str(ctx.turn_id), report)
+
+    def get(self) -> Any:
+        """What lionagi reads back."""
+        ctx = ctxs.live_context(self._state, Phase.ACTIVE, Phase.FINALIZING)
+        return self._state.report if ctx is None else ctx.provider_report
+
+
+def _parameter(func: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+    """A reader of the argument called *name* in a call of *func*; ``None`` when it is absent or a sentinel."""
+    from lionagi.ln.types import not_sentinel
+
+    names = [p.name for p in inspect.signature(func).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
+    at = names.index(name) if name in names else None
+
+    def read(args: tuple[Any, ...], kw: dict[str, Any]) -> Any:
+        value = args[at] if at is not None and len(args) > at else kw.get(name)
+        return value if value is not None and not_sentinel(value) else None
+
+    return read
+
+
+def _turn_method(name: str, model_parameter: str) -> Any:
+    """Lionagi's coroutine method *name*, run inside a turn. Cooperative: an adopted subclass keeps its override."""
+    stock = getattr(StockBranch, name)
+    model_of = _parameter(stock, model_parameter)
+
+    @functools.wraps(stock)
+    async def method(self: Branch, *args: Any, **kw: Any) -> Any:
+        below = getattr(super(Branch, self), name)
+        return await run_in_turn(
+            self,
+            invoke=lambda scope: below(*args, **kw),
+            model=model_of(args, kw),
+            operation=name,
+            prompt=taps.prompt_of(args, kw),
+        )
+
+    return method
+
+
+_react_model = _parameter(StockBranch.ReActStream, "analysis_model")
+
+
+class Branch(StockBranch):
+    """A lionagi Branch on which overlapping model calls queue instead of corrupting each other.
+
+    Every call of chat, chat_and_record, parse, operate, communicate, interpret, ReAct, ReActStream and run is a *turn*:
+    one at a time, in order of arrival, each with a ``turn_id`` and exactly one RunStart and one RunEnd or RunFailed.
+    Cancelled while it waits, a call leaves nothing behind; cancelled later, it is finalized first.
+
+    Threads: a Branch belongs to the event loop of its current turn; only `control` may be called from any thread.
+    Serialises as lionagi's own Branch and carries no turn state into copies.
+
+    Source: ADR-0018.
+    """
+
+    _turns: TurnState = PrivateAttr(default_factory=TurnState)
+
+    # ClassVar: without it pydantic would take the name for a private attribute, which adopted objects lack
+    _stops: ClassVar[tuple[type[BaseException], ...]] = (StopStream,)
+
+    def __init__(self, **kw: Any) -> None:
+        if kw.get("log_config") is None:
+            kw["log_config"] = quiet_log_config()  # lionagi's default writes ./data/logs when the interpreter exits
+        ensure_token_data()
+        super().__init__(**kw)
+        self._last_context_report = _ReportSlot(self._turns)
+
+    # ------------------------------------------------------------------ reading
+    @property
+    def turns(self) -> TurnLog:
+        """The bounded log of this Branch's turns."""
+        return self._turns.log
+
+    @property
+    def turn_queue(self) -> list[WaiterRecord]:
+        """Who waits for this Branch, in the order in which they will enter."""
+        return self._turns.queue()
+
+    @property
+    def current_turn(self) -> TurnRecord | None:
+        """The active turn as it stands; ``None`` between turns."""
+        turn = self._turns.turn
+        return None if turn is None or turn.scope is None else turn.row.record()
+
+    @property
+    def _turn_lock(self) -> asyncio.Lock:
+        return self._turns.lock
+
+    @property
+    def _active_turn_context(self) -> TurnExecutionContext | None:
+        return self._turns.context
+
+    @property
+    def last_context_report(self) -> Any:
+        """Provider report of the last terminal turn; ``None`` when it had no providers. Source: ADR-0018 D5."""
+        return self._turns.report
+
+    # ------------------------------------------------------------------ what the driver asks of its host
+    @property
+    def turn_state(self) -> TurnState:
+        """For the driver."""
+        return self._turns
+
+    @property
+    def turn_clean_stops(self) -> tuple[type[BaseException], ...]:
+        """For the driver."""
+        return self._stops
+
+    def turn_label(self) -> tuple[str, str | None]:
+        """For the driver."""
+        return str(self.id), self.name
+
+    def turn_model(self) -> Any:
+        """For the driver: the configured chat model."""
+        return self.mdls.chat
+
+    def turn_model_name(self, model: Any) -> str:
+        """For the driver."""
+        return taps.model_name(model)
+
+    def turn_observed(self) -> bool:
+        """For the driver."""
+        return self._observer is not None
+
+    def turn_opened(self, turn: Turn) -> None:
+        """For the driver: listen to the text as it comes, if somebody wants it."""
+        if turn.state is not None and turn.state.log.chunks_wanted:
+            turn.tap = taps.tap_model(turn.context.model)
+
+    def turn_closing(self, turn: Turn) -> None:
+        """For the driver."""
+        if turn.tap is not None:
+            taps.untap_model(turn.tap)
+
+    async def turn_emit_start(self, ctx: TurnExecutionContext) -> None:
+        """For the driver."""
+        await self.emit(RunStart(turn_id=ctx.turn_id))
+
+    async def turn_emit_end(self, ctx: TurnExecutionContext, *, duration_ms: float, result: Any) -> None:
+        """For the driver."""
+        await self.emit(build_run_end(self, turn_id=ctx.turn_id, duration_ms=duration_ms, result=result))
+
+    async def turn_emit_failed(self, ctx: TurnExecutionContext, exc: BaseException) -> None:
+        """For the driver."""
+        await self.emit(RunFailed(turn_id=ctx.turn_id, data=exc))
+
+    # ------------------------------------------------------------------ control
+    def control(self, directive: LoopDirective, *, reason: str | None = None, turn_id: UUID | None = None) -> bool:
+        """Store a directive on the active turn, or nowhere. From any thread.
+
+        ``True`` means stored, not obeyed: lionagi polls for it in the streaming operation of CLI endpoints. A directive
+        that no poll point took before the turn ended is logged as *not consumed*. It is never kept for a later turn.
+
+        Args:
+            directive: CONTINUE, BREAK or CANCEL.
+            reason: A note for the log.
+            turn_id: The turn it is meant for; ``None`` means whichever is active.
+
+        Returns:
+            ``False`` when no turn is active, it is finalizing, or it is another one.
+
+        Source: ADR-0018 D3.
+        """
+        if turn_id is not None and not isinstance(turn_id, UUID):
+            return False  # an empty string, say: an explicit value that names no turn never widens to "any"
+        control = LoopControl(directive, reason)
+        stored = self._turns.control(lambda: control, turn_id)
+        self._log_control(control, "stored" if stored else "refused")
+        return stored
+
+    def poll_control(self, *, turn_id: UUID | None = None) -> LoopControl | None:
+        """Return and clear the active turn's directive. Source: ADR-0018 D3."""
+        found: LoopControl | None = self._turns.take_control(turn_id)
+        if found is not None:
+            self._log_control(found, "taken")
+        return found
+
+    def _log_control(self, control: LoopControl, fate: str) -> None:
+        ctx = self._turns.context
+        self._turns.log.event("control", None if ctx is None else str(ctx.turn_id), fate=fate, **control_data(control))
+
+    # ------------------------------------------------------------------ models
+    @property
+    def chat_model(self) -> Any:
+        """The chat model: inside a call of a turn that call's own, elsewhere the configured one (`mdls.chat`)."""
+        if ctxs.chain():  # the cheap question first: a private attribute of a pydantic object costs about 2 us
+            binding = ctxs.find_binding(self._turns, exported=False)
+            if binding is not None and binding.model is not None:
+                return binding.model
+        return self.mdls.chat
+
+    @chat_model.setter
+    def chat_model(self, value: Any) -> None:
+        binding = ctxs.find_binding(self._turns, exported=False)
+        if binding is None:
+            self.mdls.register_imodel("chat", value)
+            return
+        if binding.model is value:
+            return  # lionagi's own assignment in `run` writes what the call already has
+        binding.model = value
+        if not self._turns.warned_model:
+            self._turns.warned_model = True
+            warnings.warn(
+                "branch.chat_model was assigned inside a turn: it changes this call only and ends with it. To change the "
+                "Branch's configuration from the next turn on, use branch.mdls.register_imodel('chat', model).",
+                stacklevel=2,
+            )
+
+    # ------------------------------------------------------------------ signals
+    async def emit(self, event: Any) -> list[Any]:
+        """Emit to the session's observer. Inside a turn lionagi's own lifecycle signals are dropped: ours stand."""
+        lifecycle = type(event) in UPSTREAM_LIFECYCLE
+        if lifecycle and ctxs.chain() and ctxs.in_lineage(self._turns):
+            return []
+        if isinstance(event, Signal):
+            ctx = ctxs.live_context(self._turns, Phase.ACTIVE, Phase.FINALIZING)
+            self._turns.log.event("signal", None if ctx is None else str(ctx.turn_id), name=type(event).__name__)
+        found: list[Any] = await super().emit(event)
+        return found
+
+    async def emit_and_log(self, event: Any) -> list[Any]:
+        """As lionagi's; a provider call's usage is added to its turn, also when the call failed."""
+        binding = ctxs.find_binding(self._turns, exported=False) if ctxs.chain() else None
+        if binding is not None:
+            taps.provider_call(binding.turn, event)
+        found: list[Any] = await super().emit_and_log(event)
+        return found
+
+    async def _observed_run(self, coro: Any) -> Any:
+        return await (coro if ctxs.chain() and ctxs.in_lineage(self._turns) else super()._observed_run(coro))
+
+    def _schedule_emit(self, msg: Any) -> None:
+        """Lionagi's on_message_added hook: one call per message, inside the turn that made it."""
+        state = self._turns
+        binding = ctxs.find_binding(state)
+        taps.message(state.log, None if binding is None else binding.turn, msg)
+        if self._observer is not None:
+            schedule_signal(state, lambda: emit_message(self, msg))
+
+    async def drain_signals(self) -> None:
+        """Outside of a turn: wait for emissions that belong to none. Inside, the driver drains."""
+        state = self._turns
+        if state.detached and not ctxs.in_lineage(state):
+            todo = [t for t in state.detached if not t.done() and t not in ctxs.inside_of()]
+            if todo:
+                await asyncio.wait(todo)
+
+    # ------------------------------------------------------------------ operations
+    chat = _turn_method("chat", "imodel")
+    chat_and_record = _turn_method("chat_and_record", "imodel")
+    operate = _turn_method("operate", "chat_model")
+    communicate = _turn_method("communicate", "chat_model")
+    interpret = _turn_method("interpret", "interpret_model")
+    ReAct = _turn_method("ReAct", "analysis_model")
+
+    @functools.wraps(StockBranch.parse)
+    async def parse(self, *args: Any, **kw: Any) -> Any:
+        """As lionagi's, inside a turn; its model is the configured parse model."""
+        below = super().parse
+        return await run_in_turn(
+            self,
+            invoke=lambda scope: below(*args, **kw),
+            operation="parse",
+            prompt=taps.prompt_of(args, kw, "text"),
+            resolve=lambda: self.mdls.parse,
+        )
+
+    @functools.wraps(StockBranch.ReActStream)
+    def ReActStream(self, *args: Any, **kw: Any) -> TurnStream[Any]:
+        """As lionagi's: the whole loop is one turn."""
+        below = super().ReActStream
+        return stream_in_turn(
+            self,
+            invoke=lambda scope: below(*args, **kw),
+            model=_react_model(args, kw),
+            operation="ReActStream",
+            prompt=taps.prompt_of(args, kw),
+        )
+
+    @functools.wraps(StockBranch.run)
+    def run(
+        self,
+        instruction: Any = "",
+        *,
+        chat_model: Any = None,
+        persist_dir: str | None = None,
+        snapshot_dir: str | None = None,
+        **kw: Any,
+    ) -> TurnStream[Any]:
+        """As lionagi's. The operation's generator is driven directly: the facade drops it without closing it."""
+        from lionagi.operations.run.run import run as operation
+        from lionagi.operations.types import RunParam
+
+        own = {name: kw.pop(name, default) for name, default in _RUN_DEFAULTS.items()}
+        given = {
+            "imodel": chat_model,
+            "persist_dir": persist_dir,
+            "snapshot_dir": snapshot_dir,
+            "imodel_kw": kw or None,
+        }
+        own.update({name: value for name, value in given.items() if value is not None})
+
+        def invoke(scope: TurnScope) -> Any:
+            return operation(self, instruction, RunParam(**own))
+
+        prompt = taps.prompt_of((instruction,), {})
+        return stream_in_turn(self, invoke=invoke, model=chat_model, operation="run", prompt=prompt)
+
+    # ------------------------------------------------------------------ copies
+    @classmethod
+    def class_name(cls, full: bool = False) -> str:
+        """Lionagi's own class name, so that a snapshot is readable without lionnb, and the other way round."""
+        stock: type[Any] | None = StockBranch if cls is Branch else cls.__dict__.get("_adopted")
+        return str(super().class_name(full) if stock is None else stock.class_name(full))
+
+    def clone(self, sender: Any = None) -> Branch:
+        """As lionagi's: a turn-aware Branch with the same messages, and no turn state."""
+        made = wrap(super().clone(sender))
+        made._log_manager = DataLogger.from_config(self._log_manager._config.model_copy())
+        return made
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        return mimebundle(self, include, exclude)
+
+
+_RUN_DEFAULTS: dict[str, Any] = {
+    name: inspect.signature(StockBranch.run).parameters[name].default
+    for name in (
+        "sender",
+        "recipient",
+        "guidance",
+        "context",
+        "images",
+        "image_detail",
+        "stream_persist",
+        "response_format",
+    )
+}
+
+
+def after_turn(branch: Branch, fn: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """Run the coroutine function *fn*, detached, once the Branch's active turn has ended; at once when there is none.
+
+    For observers: inside a turn's finalization a call on its Branch raises `TurnFinalizingError`.
+    """
+    _after_turn(branch.turn_state, fn)
+
+
+@functools.cache
+def _adopting(cls: type[Any]) -> type[Branch]:
+    return type(
+        cls.__name__,
+        (Branch, cls),
+        {"_adopted": cls, "__module__": cls.__module__, "__annotations__": {"_adopted": ClassVar[Any]}},
+    )
+
+
+def wrap(branch: Any) -> Branch:
+    """Make a lionagi Branch turn-aware in place: same object, id, Session and closures. Twice is harmless.
+
+    Raises:
+        AdoptionError: It is no Branch; a call is in flight on it; or its class overrides `run` or `ReActStream`, whose
+            generators the driver must own. The Branch is unchanged.
+    """
+    if isinstance(branch, Branch):
+        return branch
+    if not isinstance(branch, StockBranch):
+        raise AdoptionError(f"wrap() takes a lionagi Branch, not {type(branch).__name__}.")
+    cls = type(branch)
+    overridden = [n for n in ("run", "ReActStream") if getattr(cls, n) is not getattr(StockBranch, n)]
+    if overridden:
+        raise AdoptionError(
+            f"{cls.__name__} overrides {' and '.join(overridden)}: its streams cannot be driven from outside. Derive it from "
+            "lionnb.Branch instead."
+        )
+    if any(not t.done() for t in branch._signal_tasks):
+        raise AdoptionError(
+            "a call is in flight on this Branch, and lionnb cannot know where it stands. Await it, then wrap the Branch."
+        )
+    state = TurnState()
+    state.report = branch._last_context_report_fallback
+    object.__setattr__(branch, "__class__", Branch if cls is StockBranch else _adopting(cls))  # type: ignore[arg-type]
+    private = branch.__pydantic_private__
+    assert private is not None
+    private["_turns"], private["_last_context_report"] = state, _ReportSlot(state)
+    hooks = branch.on_message_added
+    for i, hook in enumerate(hooks):
+        if getattr(hook, "__func__", None) is StockBranch._schedule_emit:
+            hooks[i] = branch._schedule_emit
+    ensure_token_data()
+    assert isinstance(branch, Branch)
+    return branch

@@ -1,0 +1,197 @@
+"""What the turn log learns from lionagi's objects: prompts, messages, usage, provider reports, text as it comes.
+
+Reads public attributes of lionagi's messages and calls; never changes an outcome. Everything handed to the log is a
+JSON value. Nothing is computed for a text beyond taking its reference, for this runs once per message of every turn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from lionagi.ln import is_coro_func
+from lionagi.protocols.messages import ActionRequest, ActionResponse, AssistantResponse, Instruction
+from lionagi.service.connections import APICalling
+
+from lionnb.records import Usage
+from lionnb.turns import context as ctxs
+from lionnb.turns.log import TurnLog, TurnRow, clip
+from lionnb.turns.turn import Turn
+
+__all__ = ("message", "model_name", "prompt_of", "provider_call", "report", "tap_model", "untap_model", "usage_of")
+
+
+def model_name(model: Any) -> str:
+    """``provider/model``, as far as the model says."""
+    provider = getattr(getattr(getattr(model, "endpoint", None), "config", None), "provider", None)
+    name = getattr(model, "model_name", None)
+    return "/".join(str(p) for p in (provider, name) if p) or type(model).__name__
+
+
+def as_text(value: Any) -> str:
+    """A value as one text; strings are taken as they are."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def prompt_of(args: tuple[Any, ...], kw: dict[str, Any], name: str = "instruction") -> str:
+    """What the caller asked, for the log."""
+    value = kw.get(name)
+    if value is None:
+        value = kw.get("instruct") or (args[0] if args else None)
+    if isinstance(value, dict):
+        value = value.get("instruction", value)
+    value = getattr(value, "instruction", value)
+    value = getattr(getattr(value, "content", None), "instruction", value)  # an Instruction message
+    return "" if value is None else as_text(value)
+
+
+# ---------------------------------------------------------------------- usage
+def _count(found: dict[str, Any], *names: str) -> int | None:
+    for name in names:
+        value = found.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None
+
+
+def usage_of(response: Any) -> Usage | None:
+    """What one provider response reports; ``None`` when it reports nothing."""
+    item = response[-1] if isinstance(response, list) and response else response
+    if not isinstance(item, dict):
+        return None
+    usage = item.get("usage")
+    found = usage if isinstance(usage, dict) else {}
+    cost = item.get("total_cost_usd", item.get("cost"))
+    got = Usage(
+        input_tokens=_count(found, "input_tokens", "prompt_tokens"),
+        output_tokens=_count(found, "output_tokens", "completion_tokens"),
+        cost_usd=float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) else None,
+    )
+    return None if got == Usage() else got
+
+
+def provider_call(turn: Turn, event: Any) -> None:
+    """A provider call has settled on the API road: its usage is the turn's, also when it failed."""
+    if isinstance(event, APICalling) and (usage := usage_of(event.response)) is not None:
+        turn.row.add_usage(usage)
+        turn.row.counted = event.response  # the message made of it repeats this usage
+
+
+# ---------------------------------------------------------------------- messages
+def message(log: TurnLog, turn: Turn | None, msg: Any) -> None:
+    """A message was added to the Branch."""
+    turn_id = None if turn is None else turn.row.turn_id
+    content = msg.content
+    if isinstance(msg, AssistantResponse):
+        if turn is not None:
+            _message_usage(turn.row, msg.metadata.get("model_response"))
+        log.event("text", turn_id, role="assistant", text=clip(msg.response or ""), id=str(msg.id))
+    elif isinstance(msg, Instruction):
+        log.event("text", turn_id, role="user", text=clip(as_text(content.instruction or "")), id=str(msg.id))
+    elif isinstance(msg, ActionRequest):
+        args = clip(as_text(content.arguments))
+        log.event("tool_call", turn_id, id=str(msg.id), name=str(content.function), arguments=args)
+    elif isinstance(msg, ActionResponse):
+        failed = bool(content.error) or bool(msg.metadata.get("is_error"))
+        output = clip(as_text(content.error or content.output))
+        name, request = str(content.function), str(content.action_request_id)
+        log.event("tool_result", turn_id, id=request, name=name, output=output, error=failed)
+
+
+def _message_usage(row: TurnRow, response: Any) -> None:
+    """On the streaming road usage arrives with the message; on the API road it was counted when the call settled."""
+    if response is not None and response == row.counted:
+        row.counted = None
+        return
+    usage = usage_of(response)
+    if usage is not None:
+        row.add_usage(usage)
+
+
+# ---------------------------------------------------------------------- provider blocks
+def report(log: TurnLog, row: TurnRow, turn_id: str, found: Any) -> None:
+    """The providers of one request were gathered."""
+    blocks = tuple(
+        {"name": str(fired.get("provider_name")), "tokens": fired.get("tokens"), "text": clip(str(text))}
+        for text, fired in zip(found.blocks, found.fired, strict=False)
+    )
+    row.blocks, row.skipped, row.failed = blocks, tuple(found.skipped), tuple(found.failed)
+    row.degraded = tuple(dict(d) for d in found.degraded)
+    log.event(
+        "blocks",
+        turn_id,
+        blocks=list(blocks),
+        skipped=list(row.skipped),
+        failed=list(row.failed),
+        degraded=list(row.degraded),
+    )
+
+
+# ---------------------------------------------------------------------- text as it comes
+def _tell(chunk: Any) -> None:
+    """A chunk came on a tapped model: it belongs to the turn in whose lineage the stream is driven.
+
+    A model may be shared by Branches that stream at the same time, so the tap asks the context, not the model.
+    """
+    text, kind = getattr(chunk, "content", None), getattr(chunk, "type", None)
+    if kind != "text" or not isinstance(text, str) or not text:
+        return
+    for binding in reversed(ctxs.chain()):
+        turn = binding.turn
+        if turn.scope is not None and turn.state is not None:
+            turn.state.log.event("chunk", turn.row.turn_id, keep=False, text=text)
+            return
+
+
+def _make_tap(previous: Callable[[Any], Any] | None) -> Any:
+    # lionagi asks whether the function is a coroutine function, so the tap has to be what the previous one was
+    if previous is not None and is_coro_func(previous):
+
+        async def async_tap(chunk: Any) -> Any:
+            _tell(chunk)
+            return await previous(chunk)
+
+        return async_tap
+
+    def tap(chunk: Any) -> Any:
+        _tell(chunk)
+        return None if previous is None else previous(chunk)
+
+    return tap
+
+
+class _Tap:
+    """A tap on one model, shared by the turns that stream on it."""
+
+    __slots__ = ("function", "model", "previous", "users")
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.users = model, 0
+        self.previous = model.streaming_process_func
+        self.function = _make_tap(self.previous)
+        self.function.lionnb_tap = self
+
+
+def tap_model(model: Any) -> _Tap | None:
+    """Listen to *model*'s chunks until `untap_model`; what it did with them before goes on."""
+    if not getattr(model, "is_cli", False) or not hasattr(model, "streaming_process_func"):
+        return None
+    tap: _Tap | None = getattr(model.streaming_process_func, "lionnb_tap", None)
+    if tap is None or tap.model is not model:  # a copied model carries the function of the one it was copied from
+        tap = _Tap(model)
+        model.streaming_process_func = tap.function
+    tap.users += 1
+    return tap
+
+
+def untap_model(tap: _Tap) -> None:
+    """The last user puts back what was there, unless somebody else has replaced the tap meanwhile."""
+    tap.users -= 1
+    if tap.users == 0 and tap.model.streaming_process_func is tap.function:
+        tap.model.streaming_process_func = tap.previous

@@ -1,0 +1,246 @@
+"""The stream shape of the driver: a turn that lasts over every yield.
+
+What makes it hold when it is iterated in one task, continued in another and closed in a third, by the collector, in
+another thread, or after its loop has gone:
+
+- The binding is pushed around each *step*, in whichever task drives it; nothing with an exit spans a yield.
+- Between items the consumer sees a separate, exported binding: its own calls on the Branch are nested work.
+- The inner generator is hidden from the loop's asyncgen hooks, so that the driver alone closes it; the outer one stays
+  a native generator the loop knows, so that `asyncio.run` and the collector close it through the driver.
+- Dropping the stream (`break`, a lost reference) marks the turn abandoned at once, in `TurnStream.__del__`, although the
+  loop closes it only in a later callback: a call right after the `break` queues.
+
+Source: ADR-0018 D2, D4 (terminal matrix); DESIGN section 4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+from lionnb.errors import TurnFinalizingError
+from lionnb.records import TurnOutcome
+from lionnb.turns import context as ctxs
+from lionnb.turns.context import Binding, TurnScope
+from lionnb.turns.driver import enter_nested, nested_binding, new_row, open_turn, outcome_of
+from lionnb.turns.phases import Phase
+from lionnb.turns.turn import Turn, TurnHost, close_quietly
+
+__all__ = ("TurnStream", "stream_in_turn")
+
+T = TypeVar("T")
+Invoke = Callable[[TurnScope], AsyncIterator[T]]
+
+
+class TurnStream(AsyncGenerator[T, Any]):
+    """What a streaming operation returns. Making one acquires nothing; the turn is entered at the first step.
+
+    Whoever started it exhausts it or closes it (``async with contextlib.aclosing(stream)``): until then the Branch is
+    in this turn. Closing twice is harmless.
+    """
+
+    __slots__ = ("__weakref__", "_agen", "_slot")
+
+    def __init__(
+        self,
+        host: TurnHost,
+        invoke: Invoke[T],
+        model: Any,
+        operation: str,
+        prompt: str,
+        resolve: Callable[[], Any] | None,
+    ) -> None:
+        self._slot: list[Turn] = []
+        self._agen: AsyncGenerator[T, Any] = _drive(self, self._slot, host, invoke, model, operation, prompt, resolve)
+
+    def __aiter__(self) -> TurnStream[T]:
+        return self
+
+    # Coroutines, not plain pass-through: the frame keeps a temporary stream alive for the step, and `__del__` away.
+    async def __anext__(self) -> T:
+        return await self._agen.__anext__()
+
+    async def asend(self, value: Any) -> T:
+        """As a generator's; the value is ignored."""
+        return await self._agen.asend(value)
+
+    async def athrow(self, *exc: Any) -> T:
+        """As a generator's: the exception ends the turn as failed."""
+        return await self._agen.athrow(*exc)
+
+    async def aclose(self) -> None:
+        """Close the underlying stream, end the turn (RunEnd), release the Branch."""
+        await self._agen.aclose()
+
+    @property
+    def turn_id(self) -> str | None:
+        """The id of the turn while it runs; ``None`` before the first step, nested, and after the end."""
+        turn = self._slot[0] if self._slot else None
+        return None if turn is None or turn.scope is None else str(turn.scope.context.turn_id)
+
+    def __del__(self) -> None:
+        if self._slot and self._slot[0].scope is not None:
+            self._slot[0].abandoned = True
+
+
+def stream_in_turn(
+    host: TurnHost,
+    *,
+    invoke: Invoke[T],
+    model: Any = None,
+    operation: str = "stream",
+    prompt: str = "",
+    resolve: Callable[[], Any] | None = None,
+) -> TurnStream[T]:
+    """The stream of *invoke* inside a turn of *host*; arguments as `driver.run_in_turn`. Enters at the first step."""
+    return TurnStream(host, invoke, model, operation, prompt, resolve)
+
+
+def _first_step(inner: Any) -> Awaitable[Any]:
+    """The first ``__anext__`` with the asyncgen hooks off: neither collector nor loop may close *inner* behind the driver."""
+    old = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(None, None)
+    try:
+        step: Awaitable[Any] = inner.__anext__()
+        return step
+    finally:
+        sys.set_asyncgen_hooks(*old)
+
+
+async def _drive(
+    stream: TurnStream[T] | None,
+    slot: list[Turn],
+    host: TurnHost,
+    invoke: Invoke[T],
+    model: Any,
+    operation: str,
+    prompt: str,
+    resolve: Callable[[], Any] | None,
+) -> AsyncGenerator[T, Any]:
+    ref = weakref.ref(stream) if stream is not None else None
+    stream = None  # a strong reference here would be a cycle, and a dropped stream would live until the collector runs
+    state = host.turn_state
+    outer = enter_nested(state)
+    if outer is not None:
+        nested = _drive_nested(outer, nested_binding(state, outer, model), invoke)
+        try:
+            async for item in nested:
+                yield item
+        finally:
+            await nested.aclose()
+        return
+    turn = await open_turn(host, state, new_row(host, operation, prompt), model, resolve)
+    turn.stream = ref
+    slot.append(turn)
+    binding, exported = turn.binding, Binding(turn, None, exported=True)
+    assert binding is not None
+    inner: Any = None
+    before: tuple[Binding, ...] = ()
+
+    def bind() -> None:
+        nonlocal before
+        before = ctxs.pop_binding(exported, binding)
+        ctxs.set_chain((*before, binding))
+        turn.progress = asyncio.current_task()
+        turn.drivers.add(turn.progress)  # type: ignore[arg-type]
+
+    primary: BaseException | None = None  # what unwinds: stays primary over anything that closing raises
+    outcome, failed = TurnOutcome.COMPLETED, None
+    try:
+        bind()
+        await turn.start()
+        assert turn.scope is not None
+        inner = invoke(turn.scope)
+        step = _first_step(inner)
+        while True:
+            try:
+                item = await step
+            except StopAsyncIteration:
+                inner = None  # it ended by itself: nothing is left to close
+                break
+            ctxs.set_chain((*before, exported))
+            turn.suspended, turn.progress = True, None
+            yield item
+            turn.suspended = False
+            _same_loop(turn)
+            bind()
+            step = inner.__anext__()
+    except GeneratorExit as exc:
+        primary = exc
+        if not turn.suspended:  # the driving coroutine was destroyed, not closed: nothing may be awaited
+            turn.close(TurnOutcome.ABANDONED, exc)
+            raise
+        outcome = TurnOutcome.ABANDONED if turn.abandoned else TurnOutcome.CLOSED
+    except host.turn_clean_stops:
+        outcome = TurnOutcome.CANCELLED
+    except BaseException as exc:
+        failed = primary = exc
+        outcome = outcome_of(exc)
+    turn.suspended = False
+    await _end(turn, inner, binding, exported, outcome, failed, primary)
+
+
+def _same_loop(turn: Turn) -> None:
+    if turn.scope is None or turn.loop is not asyncio.get_running_loop():
+        raise RuntimeError("this stream's turn has ended, or belongs to another event loop: start a new one")
+
+
+async def _end(
+    turn: Turn,
+    inner: Any,
+    binding: Binding,
+    exported: Binding,
+    outcome: TurnOutcome,
+    failed: BaseException | None,
+    primary: BaseException | None,
+) -> None:
+    """Finalize in whatever task and context closes the stream, and raise what is to be raised."""
+    before = ctxs.pop_binding(exported, binding)
+    if turn.scope is None or turn.loop is not asyncio.get_running_loop():
+        if turn.scope is not None and turn.loop.is_closed():
+            turn.lose_loop()
+        ctxs.set_chain(before)  # a live foreign loop keeps its turn; this step only fails
+        if turn.scope is None and inner is not None:
+            await close_quietly(inner)
+        if primary is not None:
+            raise primary
+        return
+    turn.progress = asyncio.current_task()
+    ctxs.set_chain((*before, binding))  # the finalizer task inherits it: an observer's call there is inside the turn
+    try:
+        close = None if inner is None else (lambda: close_quietly(inner))
+        extra = await turn.finish(outcome, failed, close=close, unwinding=primary is not None)
+    finally:
+        ctxs.set_chain(before)
+    if extra is not None and not isinstance(primary, asyncio.CancelledError):
+        raise extra from primary  # cancelled while it was finalized, or a close-time BaseException
+    if primary is not None:
+        raise primary
+
+
+async def _drive_nested(turn: Turn, binding: Binding, invoke: Invoke[T]) -> AsyncGenerator[T, Any]:
+    """A stream inside a turn: no lifecycle of its own, and closed with the turn, for no nested work outlives it."""
+    scope = TurnScope(turn.context, owns_lifecycle=False)
+    inner: Any = invoke(scope)
+    turn.nested_streams.add(inner)
+    step: Awaitable[Any] | None = None
+    try:
+        while True:
+            if scope.context.phase is not Phase.ACTIVE:
+                raise TurnFinalizingError(str(scope.context.turn_id))
+            before = ctxs.push_binding(binding)
+            try:
+                step = _first_step(inner) if step is None else inner.__anext__()
+                item = await step
+            except StopAsyncIteration:
+                return
+            finally:
+                ctxs.restore_chain(binding, before)
+            yield item
+    finally:
+        turn.nested_streams.discard(inner)
+        if (exc := await close_quietly(inner)) is not None and sys.exc_info()[1] is None:
+            raise exc
