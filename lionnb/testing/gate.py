@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ __all__ = ("Gate",)
 class _Waiter:
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[None]
-    need: int = 0  # only for `reached`: how many must wait at the gate
+    when: Callable[[int], bool] = bool  # of those who watch: whether this many at the gate is what they wait for
 
     def wake(self) -> None:
         try:
@@ -70,6 +71,7 @@ class Gate:
         with self._lock:
             self._opened = True
             passing, self._waiters = self._waiters, []
+            passing += self._seen()
         for waiter in passing:
             waiter.wake()
 
@@ -84,29 +86,38 @@ class Gate:
             if self._opened:
                 return
             me = self._join(self._waiters)
-            seen = [w for w in self._watchers if w.need <= len(self._waiters)]
-            self._watchers = [w for w in self._watchers if w not in seen]
+            seen = self._seen()
         for watcher in seen:
             watcher.wake()
         await self._stand(me)
 
     async def reached(self, n: int = 1) -> None:
-        """Return once *n* callers wait at the closed gate (at once when they do already).
+        """Return once *n* callers wait at the closed gate. A caller that passed an open gate is not one of them."""
+        await self._watch(lambda waiting: waiting >= n)
 
-        A caller that passed an open gate is not one of them.
-        """
+    async def left(self, n: int = 0) -> None:
+        """Return once no more than *n* callers wait: they passed, or were cancelled."""
+        await self._watch(lambda waiting: waiting <= n)
+
+    async def _watch(self, when: Callable[[int], bool]) -> None:
         with self._lock:
-            if len(self._waiters) >= n:
+            if when(len(self._waiters)):
                 return
-            me = self._join(self._watchers, need=n)
+            me = self._join(self._watchers, when)
         await self._stand(me)
 
     @staticmethod
-    def _join(queue: list[_Waiter], need: int = 0) -> _Waiter:
+    def _join(queue: list[_Waiter], when: Callable[[int], bool] = bool) -> _Waiter:
         loop = asyncio.get_running_loop()
-        me = _Waiter(loop, loop.create_future(), need)
+        me = _Waiter(loop, loop.create_future(), when)
         queue.append(me)
         return me
+
+    def _seen(self) -> list[_Waiter]:
+        """Take out those who watch for the number of waiters that there is now; under the lock."""
+        seen = [w for w in self._watchers if w.when(len(self._waiters))]
+        self._watchers = [w for w in self._watchers if w not in seen]
+        return seen
 
     async def _stand(self, me: _Waiter) -> None:
         try:
@@ -116,3 +127,6 @@ class Gate:
                 for queue in (self._waiters, self._watchers):
                     if me in queue:
                         queue.remove(me)
+                seen = self._seen()
+            for watcher in seen:
+                watcher.wake()

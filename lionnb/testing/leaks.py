@@ -59,7 +59,7 @@ def _sockets() -> Iterator[str]:
                 yield link
 
 
-def assert_no_leaks(before: Resources, *, allow: frozenset[str] = ALLOWED_THREADS) -> None:
+def assert_no_leaks(before: Resources, *, allow: frozenset[str] = ALLOWED_THREADS, join_s: float = 2.0) -> None:
     """Fail when threads or sockets are there that were not there *before*.
 
     Threads count when they would keep the process from ending (not daemon: aiosqlite's, an executor's) or are
@@ -69,6 +69,7 @@ def assert_no_leaks(before: Resources, *, allow: frozenset[str] = ALLOWED_THREAD
         before: What was there when the work began.
         allow: Names of threads that may stay; while one of them is new, sockets are not judged, for it has
             its own.
+        join_s: Seconds that each new thread is given to end.
 
     Raises:
         AssertionError: Names what was left.
@@ -76,7 +77,7 @@ def assert_no_leaks(before: Resources, *, allow: frozenset[str] = ALLOWED_THREAD
     new = Resources.now().threads - before.threads
     ours = [t for t in new if t.name not in allow and (not t.daemon or t.name.startswith("lionnb"))]
     for thread in ours:
-        thread.join(2.0)
+        thread.join(join_s)
     left = sorted(t.name for t in ours if t.is_alive())
     assert not left, f"threads were left running: {left}"
     if any(t.name in allow for t in new):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,9 +81,7 @@ class Reply:
             "object": "chat.completion",
             "created": 0,
             "model": payload.get("model") or "scripted",
-            "choices": [
-                {"index": 0, "message": message, "finish_reason": "tool_calls" if self.tool_calls else "stop"}
-            ],
+            "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls" if self.tool_calls else "stop"}],
         }
         if (counted := self.counted(payload)) is not None:
             body["usage"] = {
@@ -106,19 +104,19 @@ class Script:
     ``when`` matchers and order are lionagi's own (``ScriptModel``). Thread-safe.
 
     Args:
-        replies: See the module; at least one.
+        replies: A list of replies (see the module), or a single one.
         repeat_last: Answer with the last reply when the script has run out, instead of raising lionagi's
             ``ScriptExhaustedError``.
     """
 
-    replies: Sequence[Any]
+    replies: Any
     repeat_last: bool = True
     served: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.replies, str):
-            self.replies = [self.replies]
+        if not isinstance(self.replies, list | tuple):
+            self.replies = [self.replies]  # one reply is a script, too
         if not self.replies:
             raise ValueError("a script needs at least one reply.")
         for reply in self.replies:
@@ -164,9 +162,7 @@ def _as_reply(reply: Any) -> Reply:
         return Reply(error=error, status=500)
     if isinstance(reply, Mapping):
         return _from_entry({k: v for k, v in reply.items() if k != "when"})
-    raise TypeError(
-        f"a reply is a str, a dict entry, an exception, a Reply or a callable, not {type(reply).__name__}."
-    )
+    raise TypeError(f"a reply is a str, a dict entry, an exception, a Reply or a callable, not {type(reply).__name__}.")
 
 
 def _from_entry(data: dict[str, Any]) -> Reply:

@@ -7,7 +7,7 @@ that copies share, and reported usage. May import lionagi; needs no network, no 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -89,9 +89,7 @@ class LionnbScriptedEndpoint(ScriptedEndpoint):
             yield chunk
         yield _result(reply, payload)
 
-    def _take(
-        self, payload: dict[str, Any], headers: dict[str, Any], *, streamed: bool
-    ) -> tuple[Reply, RecordedCall]:
+    def _take(self, payload: dict[str, Any], headers: dict[str, Any], *, streamed: bool) -> tuple[Reply, RecordedCall]:
         # Recorded when it starts, where lionagi records at the end: a cancelled call was a call.
         record = RecordedCall(
             index=len(self.calls),
@@ -116,9 +114,7 @@ def _chunks(reply: Reply) -> list[StreamChunk]:
     if reply.chunks:
         return [StreamChunk(**spec.model_dump()) for spec in reply.chunks]
     calls = [
-        StreamChunk(
-            type="tool_use", tool_name=c["name"], tool_id=c.get("id"), tool_input=dict(c["arguments"])
-        )
+        StreamChunk(type="tool_use", tool_name=c["name"], tool_id=c.get("id"), tool_input=dict(c["arguments"]))
         for c in reply.tool_calls
     ]
     return calls or [StreamChunk(type="text", content=word, is_delta=True) for word in reply.pieces()]
@@ -131,7 +127,7 @@ def _result(reply: Reply, payload: dict[str, Any]) -> StreamChunk:
 
 
 def scripted_model(
-    replies: Sequence[Any] | str,
+    replies: Any,
     *,
     gate: Gate | None = None,
     gate_at: Literal["first", "last"] = "last",
@@ -143,7 +139,7 @@ def scripted_model(
     """A model that answers from a script, on the streaming road (``is_cli`` is True). No network, no key.
 
     Args:
-        replies: What it answers, in order (see `lionnb.testing.replies`). A ``str`` streams word by word.
+        replies: What it answers (see `lionnb.testing.replies`): a list, in order, or one reply.
         gate: Awaited once in every call.
         gate_at: Before the *first* text chunk, or before the *last*, when the others are out already.
         pace_s: Seconds before each chunk.

@@ -7,9 +7,7 @@ blocked or being cancelled. What it answers is told like a scripted model's (`li
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from lionnb.aio import LoopThread
@@ -29,7 +27,7 @@ class LoopbackServer:
     Closing is idempotent, and cuts off who is still being served.
 
     Args:
-        replies: What it answers, in order of arrival.
+        replies: What it answers: a list, in order of arrival, or one reply.
         gate: Awaited once per request.
         gate_at: Streamed, before the *first* piece of text or before the *last*; otherwise before the answer.
         pace_s: Seconds before each streamed piece, or before the answer.
@@ -38,7 +36,7 @@ class LoopbackServer:
 
     def __init__(
         self,
-        replies: Sequence[Any] | str,
+        replies: Any,
         *,
         gate: Gate | None = None,
         gate_at: Literal["first", "last"] = "last",
@@ -48,7 +46,7 @@ class LoopbackServer:
         self.requests: list[dict[str, Any]] = []
         self._script = Script(replies, repeat_last=repeat_last)
         self._gate, self._gate_at, self._pace_s = gate, gate_at, pace_s
-        self._serving: set[asyncio.Task[Any]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self._thread = LoopThread("lionnb-loopback")
         self.port: int = self._thread.submit(self._listen()).result()
@@ -100,24 +98,28 @@ class LoopbackServer:
     async def _stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        for task in self._serving:
-            task.cancel()
-        if self._serving:
-            await asyncio.wait(set(self._serving))
+        # This loop is ours alone: every other task on it serves a connection, or is about to.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # a transport closes its socket one callback after `abort`
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._serving.add(task)
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Not a coroutine: one that is cancelled before its first step could not close its connection.
+        self._writers.add(writer)
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer), name="exchange")
+        task.add_done_callback(lambda _: self._writers.discard(writer) if writer.is_closing() else None)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await _Exchange(self, reader, writer).run()
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the client has gone, or the server is closing: nobody is left to be told
-        finally:
-            self._serving.discard(task)
             writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
+            await writer.wait_closed()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            writer.close()  # the client has gone: nobody is left to be told
 
     def take(self, body: dict[str, Any]) -> Reply:
         """Record a request and pick the reply to it."""
@@ -152,9 +154,7 @@ class LoopbackServer:
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(
-        self, server: LoopbackServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, server: LoopbackServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._server, self._reader, self._writer = server, reader, writer
 
     async def run(self) -> None:
@@ -179,9 +179,7 @@ class _Exchange:
         data = await self._reader.readexactly(int(headers.get("content-length") or 0))
         return request.split(" ")[1], json.loads(data) if data else None
 
-    async def _send(
-        self, status: int, data: bytes, *, retry_after_s: float | None = None, cut: bool = False
-    ) -> None:
+    async def _send(self, status: int, data: bytes, *, retry_after_s: float | None = None, cut: bool = False) -> None:
         retry = "" if retry_after_s is None else f"Retry-After: {retry_after_s:g}\r\n"
         self._writer.write(
             f"HTTP/1.1 {status} {_REASON.get(status, 'Error')}\r\nContent-Type: application/json\r\n"
@@ -209,9 +207,7 @@ class _Exchange:
             await self._event(b'{"choices": [oops' if reply.malformed else _piece(body, delta, None))
         await self._event(_piece(body, {}, "tool_calls" if reply.tool_calls else "stop"))
         if usage := reply.completion(body).get("usage"):
-            await self._event(
-                json.dumps({"object": "chat.completion.chunk", "choices": [], "usage": usage}).encode()
-            )
+            await self._event(json.dumps({"object": "chat.completion.chunk", "choices": [], "usage": usage}).encode())
         await self._event(b"[DONE]")
         self._writer.write(b"0\r\n\r\n")
         await self._writer.drain()

@@ -219,9 +219,7 @@ def _run_once(
         loop.close()
 
 
-async def _drive(
-    loop: _SteppingLoop, scenario: Callable[[], Awaitable[World]], plan: _Plan, hang_s: float
-) -> None:
+async def _drive(loop: _SteppingLoop, scenario: Callable[[], Awaitable[World]], plan: _Plan, hang_s: float) -> None:
     world = await scenario()
     task = loop.create_task(world.run(), name="scenario")
     victim = getattr(world, "victim", None)
