@@ -1,0 +1,92 @@
+"""The `lionnb` command. Owns what a person types in a terminal; the work is done by functions elsewhere.
+
+A command is a plain function under ``@app.command()``; a group is a ``typer.Typer`` added with
+``app.add_typer``. It imports what it needs inside its body, so that ``lionnb --help`` loads neither lionagi
+nor pandas nor SQLAlchemy. It prints through `say`, and it refuses by raising a `LionnbError`, which `main`
+turns into one sentence and exit code 1.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lionnb.errors import LionnbError
+
+__all__ = ("app", "main", "say")
+
+app = typer.Typer(
+    name="lionnb",
+    help="Turn-aware lionagi Branches, background legs and steering for notebooks.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,  # a local may hold a prompt or a key
+)
+
+# Control characters but newline and tab, and those that reverse the direction of text. A terminal acts on
+# them, and what is printed comes from models, tools and other people too.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print *text* as it is: no markup, no wrapping, and nothing in it that a terminal would act on.
+
+    Args:
+        text: What to print, from any source.
+        err: Print to standard error.
+    """
+    typer.echo(_CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text), err=err)
+
+
+def main() -> None:
+    """Run the command line of this process; the entry point of the `lionnb` script."""
+    try:
+        app()
+    except LionnbError as refusal:
+        say(str(refusal), err=True)
+        sys.exit(1)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib import metadata
+
+        say(f"lionnb {metadata.version('lionnb')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+LAB_FOLDER = Path("lionnb-notebooks")
+
+
+@app.command()
+def lab(
+    folder: Annotated[Path, typer.Argument(help="Where your copies of the notebooks live.")] = LAB_FOLDER,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="First port to try.")] = 8888,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = True,
+) -> None:
+    """Copy the notebooks into FOLDER and open JupyterLab on them.
+
+    A file that is already there is never written to: what you changed stays yours. To get an original back,
+    delete or rename your file and run the command again.
+    """
+    from lionnb.lab import copy_notebooks, notebooks_source, require_jupyterlab, start_jupyterlab
+
+    require_jupyterlab()
+    new, differing = copy_notebooks(notebooks_source(), folder)
+    say(f"{folder}: {new} copied")
+    for name in differing:
+        say(f"  {name} is not the original any more and stays as it is")
+    start_jupyterlab(folder, port=port, browser=browser)
