@@ -116,10 +116,12 @@ class QuietLogger(DataLogger):  # type: ignore[misc]
 
     Args:
         keep: Entries to keep. One holds the whole request of its call.
-        logs: Entries to start with.
+        logs: Entries to start with, such as another Branch's ``logs``.
     """
 
     def __init__(self, *, keep: int = 100, logs: Any = None) -> None:
+        if logs is not None and not isinstance(logs, dict):
+            logs = list(logs)  # lionagi takes a list or a dump, not another Branch's `logs`
         super().__init__(logs=logs, _config=quiet_log_config())
         self.keep = keep
         self._forget()
