@@ -1,0 +1,182 @@
+"""A run's life: start, heartbeat, end with its sweep, resume, purge. Bodies of transactions.
+
+A run belongs to the leg whose token its row holds. Every write of a leg is conditioned on that token, so a leg that
+was recorded lost, or replaced, changes nothing any more and is told so.
+"""
+# ruff: noqa: D417  # `tx` is handed in by the decorator and no part of the signature
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from lionnb.errors import StoreError
+from lionnb.records import RunStatus, SessionRecord, SessionSpec
+from lionnb.store import statements as sql
+from lionnb.store.results import EndResult, Purged
+from lionnb.store.states import run_step
+from lionnb.store.transact import Transactions, Tx, reads, writes
+
+__all__ = ("Runs",)
+
+
+class Runs(Transactions):
+    """The operations on runs. All instants are Unix seconds and come from the caller."""
+
+    @writes
+    async def start_session(self, tx: Tx, spec: SessionSpec, now: float) -> SessionRecord:
+        """Register a run as running and this leg's. Twice with the same leg token: the first row is returned.
+
+        Raises:
+            StoreError: The id is another leg's run.
+        """
+        row = spec.model_dump() | {"status": RunStatus.RUNNING.value, "heartbeat_at": now}
+        found = await tx.sessions(sql.START, **row) or await tx.sessions(sql.SESSION, sid=spec.id)
+        if not found or found[0].leg != spec.leg:
+            raise StoreError(f"a run with the id {spec.id!r} is there already: nothing was written. Take a new id.")
+        return found[0]
+
+    @writes
+    async def resume_session(
+        self, tx: Tx, spec: SessionSpec, *, dead_leg: str | None = None, now: float
+    ) -> SessionRecord | None:
+        """Give an ended run a new leg, on the same row; ``None`` when the run is unknown or another leg's.
+
+        What is pending there (an end without a sweep, a row given back late) is the new leg's to claim; what is
+        delivering stays with the claim that holds it.
+
+        Args:
+            spec: The new leg: ``leg``, its process, its lease and its budget are taken over; the rest stays.
+            dead_leg: Take the run also from this leg although it reads running. Only with proof that it is dead.
+            now: The instant to record.
+        """
+        found = await tx.sessions(
+            sql.RESUME,
+            sid=spec.id,
+            dead_leg=dead_leg,
+            new_leg=spec.leg,
+            until=spec.deadline_at,
+            budget_s=spec.timeout_s,
+            on_host=spec.host,
+            in_pid=spec.pid,
+            in_pid_start=spec.pid_start,
+            lease_s=spec.ttl_s,
+            now=now,
+        )
+        return next(iter(found), None)
+
+    @reads
+    async def get_session(self, tx: Tx, session_id: str) -> SessionRecord | None:
+        """The run of this id; ``None`` when there is none."""
+        return next(iter(await tx.sessions(sql.SESSION, sid=session_id)), None)
+
+    @reads
+    async def list_sessions(
+        self,
+        tx: Tx,
+        ids: Collection[str] | None = None,
+        *,
+        branch_id: str | None = None,
+        name: str | None = None,
+        running: bool | None = None,
+    ) -> list[SessionRecord]:
+        """Runs in the order in which they were registered; each argument that is given narrows them."""
+        statement = sql.SESSIONS
+        if ids is not None:
+            statement = statement.where(sql.s.id.in_(sorted(ids)))
+        if branch_id is not None:
+            statement = statement.where(sql.s.branch_id == branch_id)
+        if name is not None:
+            statement = statement.where(sql.s.name == name)
+        if running is not None:
+            statement = statement.where((sql.s.status == sql.RUNNING) if running else (sql.s.status != sql.RUNNING))
+        return await tx.sessions(statement)
+
+    @writes
+    async def heartbeat(self, tx: Tx, session_id: str, leg: str, now: float) -> bool:
+        """Renew the lease; ``False`` when the run is not running or not this leg's any more."""
+        return bool(await tx.rows(sql.HEARTBEAT, sid=session_id, of_leg=leg, now=now))
+
+    @writes
+    async def end(
+        self,
+        tx: Tx,
+        session_id: str,
+        leg: str,
+        status: RunStatus | str,
+        *,
+        by: str | None,
+        note: str | None = None,
+        sweep: bool = True,
+        only_if_idle: bool = False,
+        now: float,
+    ) -> EndResult:
+        """End a run that is running and this leg's, and reject what nobody claimed, in one transaction.
+
+        Claimed rows are never touched: whether they were delivered is not known here. Twice, or after somebody else
+        ended or took the run: ``ended`` is false and nothing was written; ``session`` says what stands.
+
+        Args:
+            session_id: The run.
+            leg: The token that must own it.
+            status: A terminal `RunStatus`.
+            by: Who or what ended it.
+            note: Why, in a sentence.
+            sweep: ``False`` leaves pending rows for a leg that resumes the run.
+            only_if_idle: Do nothing when a control is pending, decided with the run locked.
+            now: The instant to record.
+
+        Source: ADR-0108, "Terminal race"; DESIGN section 6, "End".
+        """
+        to = run_step(RunStatus.RUNNING, RunStatus(status))
+        if to is RunStatus.RUNNING:
+            raise ValueError("a run ends in a terminal status")
+        owned = {"sid": session_id, "of_leg": leg}
+        if only_if_idle:
+            await tx.rows(sql.LOCK_OWNED, **owned)  # first: what is counted while it is held is all there is
+            if await tx.count(sql.PENDING_COUNT, sid=session_id):
+                return await _stands(tx, session_id, ended=False)
+        why = {"who": by, "now": now}
+        if not await tx.rows(sql.END, **owned, as_what=to.value, why=note, **why):
+            return await _stands(tx, session_id, ended=False)
+        if not sweep:
+            return await _stands(tx, session_id, ended=True)
+        reason = f"the run ended ({to.value}) before the steer could land: resume the run to send it again"
+        swept = await tx.change(sql.SWEEP, sid=session_id, why=reason, **why)
+        standing = await _stands(tx, session_id, ended=True)
+        return EndResult(True, standing.session, tuple(swept), standing.pending_left)
+
+    async def mark_lost(self, session_id: str, leg: str, note: str, by: str | None, now: float) -> EndResult:
+        """Record that *leg*'s run is lost, and sweep it; conditioned on the token that the evidence is about.
+
+        A stale proof ends nothing: when another leg has taken the run meanwhile, ``ended`` is false.
+        """
+        return await self.end(session_id, leg, RunStatus.LOST, by=by, note=note, now=now)
+
+    @writes
+    async def purge(self, tx: Tx, before: float, now: float) -> Purged:
+        """Remove runs that ended before an instant, with their controls, turns and signals; running ones never.
+
+        A run with a claimed row that nobody resolved is kept and counted: it is a question to a person.
+
+        Args:
+            before: Instant; nothing that ended at or after it is removed, nor anything that ends after *now*.
+            now: The present.
+        """
+        limit = min(before, now)
+        kept = await tx.count(sql.KEPT_UNRESOLVED, before=limit)
+        doomed = await tx.scalars(sql.PURGEABLE, before=limit)
+        gone = {"controls": 0, "signals": 0, "turns": 0, "sessions": 0}
+        for some in (doomed[i : i + 500] for i in range(0, len(doomed), 500)):
+            gone["controls"] += len(await tx.rows(sql.PURGE_CONTROLS, doomed=some))
+            gone["signals"] += len(await tx.rows(sql.PURGE_SIGNALS, doomed=some))
+            gone["turns"] += len(await tx.rows(sql.PURGE_TURNS, doomed=some))
+            gone["sessions"] += len(await tx.rows(sql.PURGE_SESSIONS, doomed=some))
+        gone["turns"] += len(await tx.rows(sql.PURGE_LOOSE_TURNS, before=limit))
+        gone["signals"] += len(await tx.rows(sql.PURGE_LOOSE_SIGNALS, before=limit))
+        return Purged(kept_unresolved=kept, **gone)
+
+
+async def _stands(tx: Tx, session_id: str, *, ended: bool) -> EndResult:
+    """What stands in the database now: re-read, never trusted."""
+    session = next(iter(await tx.sessions(sql.SESSION, sid=session_id)), None)
+    return EndResult(ended, session, pending_left=await tx.count(sql.PENDING_COUNT, sid=session_id))

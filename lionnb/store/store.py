@@ -1,0 +1,159 @@
+"""The store as the rest of the package uses it: from any thread and any loop. Imports no database library.
+
+One daemon thread with one loop (the control thread) owns the engine, because the main loop is blocked whenever a cell
+computes, and a steer must be recorded then too. SQLAlchemy is imported there, at the first use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lionnb.aio import LoopThread
+from lionnb.errors import StoreError
+from lionnb.store.location import Location, locate
+from lionnb.store.watch import Watcher, Watchers
+
+if TYPE_CHECKING:
+    from lionnb.store.core import StoreCore
+
+__all__ = ("Store", "default_store")
+
+T = TypeVar("T")
+Work = Callable[["StoreCore"], Coroutine[Any, Any, T]]
+
+
+class Store:
+    """A control database behind one thread. Costs nothing until its first use.
+
+    Args:
+        url: A path, ``:memory:`` or a ``postgresql://`` URL; ``None`` asks ``LIONNB_DB``, then takes the user data
+            folder.
+        wait_s: Seconds that an operation waits for another program's lock.
+    """
+
+    def __init__(self, url: str | os.PathLike[str] | None = None, *, wait_s: float = 10.0) -> None:
+        self.location: Location = locate(url)
+        self._wait_s = wait_s
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._thread: LoopThread | None = None
+        self._closed = False
+        self._pending: set[concurrent.futures.Future[Any]] = set()
+        self._watchers = Watchers()
+        self._core: StoreCore | None = None
+        self._opening = asyncio.Lock()  # of the control thread's loop, which it meets at its first wait
+
+    def __repr__(self) -> str:
+        return f"Store({self.location!r}{', closed' if self._closed else ''})"
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more work: closed, or inherited through ``fork``."""
+        return self._closed or self._pid != os.getpid()
+
+    def submit(self, work: Work[T]) -> concurrent.futures.Future[T]:
+        """Run ``work(core)`` on the control thread; returns at once, from any thread.
+
+        Cancelling the future stops *work* between the core's operations; each of those still reaches its end.
+
+        Raises:
+            StoreError: The store is closed, or was inherited through ``fork``.
+        """
+        with self._lock:
+            if self._pid != os.getpid():
+                raise StoreError(
+                    "this store belongs to the process that this one was forked from: open another one here, with "
+                    "lionnb.store.Store(...)."
+                )
+            if self._closed:
+                raise StoreError("this store is closed: open another one with lionnb.store.Store(...).")
+            if self._thread is None:
+                self._thread = LoopThread("lionnb-control")
+            future = self._thread.submit(self._run(work))
+            self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        return future
+
+    async def run(self, work: Work[T]) -> T:
+        """Run ``work(core)`` on the control thread and await it here. Cancelled here, it still runs to its end there.
+
+        Raises:
+            StoreError: The store is closed, or the database failed.
+        """
+        return await asyncio.shield(asyncio.wrap_future(self.submit(work)))
+
+    def watch(self, session_id: str | None, fn: Watcher) -> Callable[[], None]:
+        """Call *fn* with every control of the run (``None``: of any run) that a commit of this store changed.
+
+        It is called on the control thread, in commit order, and must hand over at once; what it raises is logged.
+        Returns what stops it, from any thread, idempotent.
+        """
+        return self._watchers.add(session_id, fn)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Take no more work, let what was submitted finish (for at most *timeout_s* seconds), close the connections.
+
+        Idempotent. From any thread but the control thread. A store inherited through ``fork`` is left alone.
+        """
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            self._closed = True
+            thread, self._thread = self._thread, None
+            pending = tuple(self._pending)
+        if thread is None:
+            return
+        until = time.monotonic() + timeout_s
+        concurrent.futures.wait(pending, timeout=timeout_s)
+        concurrent.futures.wait((thread.submit(self._dispose()),), timeout=max(0.1, until - time.monotonic()))
+        thread.close()
+
+    async def _run(self, work: Work[T]) -> T:
+        return await work(await self._opened())
+
+    async def _opened(self) -> StoreCore:
+        async with self._opening:
+            if self._core is None:
+                from lionnb.store.core import StoreCore
+
+                self._core = await StoreCore.open(self.location, watchers=self._watchers, wait_s=self._wait_s)
+            return self._core
+
+    async def _dispose(self) -> None:
+        async with self._opening:
+            core, self._core = self._core, None
+            if core is not None:
+                await core.aclose()
+
+
+_stores: dict[Location, Store] = {}
+_stores_lock = threading.Lock()
+
+
+def default_store(url: str | os.PathLike[str] | None = None) -> Store:
+    """Return this process's store for *url*: the same one for the same database, from any thread.
+
+    A closed one, or one inherited through ``fork``, is replaced.
+    """
+    where = locate(url)
+    with _stores_lock:
+        store = _stores.get(where)
+        if store is None or store.closed:
+            store = _stores[where] = Store(url)
+        return store
+
+
+def _after_fork() -> None:
+    """Another thread may have held the lock at the fork; nobody would ever release it here."""
+    global _stores_lock
+    _stores_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
