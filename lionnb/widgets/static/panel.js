@@ -1,0 +1,221 @@
+// @ts-check
+/* The steer panel of a leg: say something to it, see what became of what was said, end its turn or the leg. */
+
+import { acknowledge, dismiss, record, sentLine, tidy } from "./desk.js";
+import { button, chip, h, setText } from "./dom.js";
+import { CHIPS, counting, cutNote, plural, short } from "./format.js";
+
+const GUARD_MS = 400, ARMED_MS = 4000, RESEND_MS = 5000;
+const SENT = { sent: CHIPS.sent, ok: CHIPS.applied, refused: CHIPS["not delivered"] };
+const WORD = { sent: "sent", ok: "done", refused: "refused" };
+
+/** Ages and owner of a steer. Pure. @param {any} s @param {number} now Unix seconds */
+export function steerLine(s, now) {
+  const parts = [s.sentence];
+  if (s.chip === "delivering" && s.handed_over_at !== null) parts.push(`handed over ${counting(now - s.handed_over_at)} ago`);
+  if (s.created_at !== null) {
+    const by = s.created_by ? ` by ${s.created_by}` : "";
+    parts.push(s.closed_at === null ? `${counting(now - s.created_at)} old${by}` : `took ${counting(s.closed_at - s.created_at)}${by}`);
+  }
+  if (s.turn_id) parts.push(`turn ${short(s.turn_id)}`);
+  if (s.note) parts.push(s.note);
+  return parts.filter(Boolean).join(" · ");
+}
+
+export class Panel {
+  /** @param {any} desk @param {(message: object) => void} send @param {() => string} makeKey @param {string} id */
+  constructor(desk, send, makeKey, id) {
+    Object.assign(this, { desk, send, makeKey });
+    this.box = h("textarea", {
+      class: "ln-box", id: `${id}-box`, rows: 3, spellcheck: "true", "aria-describedby": `${id}-hint`,
+      placeholder: "What should it do differently?",
+    });
+    this.box.value = desk.draft;
+    this.box.addEventListener("input", () => { desk.draft = this.box.value; });
+    this.box.addEventListener("keydown", (/** @type {KeyboardEvent} */ e) => {
+      if (e.key !== "Enter" || !(e.ctrlKey || e.metaKey) || e.isComposing) return;
+      e.preventDefault();
+      e.stopPropagation();
+      this.steer();
+    });
+    this.sendButton = button("Send", () => this.steer(), { class: "ln-button ln-primary", title: "Ctrl+Enter or ⌘+Enter" });
+    this.hint = h("span", { class: "ln-hint", id: `${id}-hint` });
+    this.turnSlot = h("span", { class: "ln-slot" });
+    this.stopButton = button("Stop leg", () => this.stop(), { class: "ln-button ln-danger" });
+    this.said = h("div", { class: "ln-said", role: "status", "aria-live": "polite" });
+    this.out = h("ul", { class: "ln-out", "aria-label": "sent from this page" });
+    this.count = h("span", { class: "ln-dim" });
+    this.list = h("ul", { class: "ln-steers", "aria-label": "steers of this leg" });
+    this.el = h("section", { class: "ln-panel", "aria-label": "steer this leg" },
+      h("label", { class: "ln-caption", for: `${id}-box` }, "Steer this leg"), this.box,
+      h("div", { class: "ln-actions" }, this.sendButton, this.hint), this.said, this.out,
+      h("div", { class: "ln-caption" }, "Steers", this.count), this.list,
+      h("div", { class: "ln-actions ln-ends" }, this.turnSlot, this.stopButton));
+    /** @type {Map<string, any>} */
+    this.rows = new Map();
+    this.turn = undefined;
+    this.armedAt = 0;
+    this.outDrawn = "";
+  }
+
+  // ---------------------------------------------------------------- what a person does
+  order(message, label) {
+    this.send(record(this.desk, message, label, Date.now()));
+    this.changed();
+  }
+
+  changed() {
+    for (const listener of this.desk.listeners) listener();
+  }
+
+  steer() {
+    const text = this.box.value;
+    if (this.ended) return this.say("The leg has ended: nothing would read it. Your text stays here.");
+    if (text.trim() === "") return this.say("Nothing to send yet.");
+    this.box.value = this.desk.draft = "";
+    this.say("");
+    this.order({ intent: "steer", text, key: this.makeKey() }, text);
+  }
+
+  /* Stop is for good, so it takes two presses; the second within four seconds. */
+  stop() {
+    if (Date.now() - this.armedAt > ARMED_MS) {
+      this.armedAt = Date.now();
+      setText(this.stopButton, "Press again to stop");
+      return this.say("Stopping ends the leg for good; what is queued will not be delivered. Press again to stop it.");
+    }
+    this.disarm();
+    this.order({ intent: "stop" }, "Stop leg");
+  }
+
+  disarm() {
+    this.armedAt = 0;
+    setText(this.stopButton, "Stop leg");
+    this.say("");
+  }
+
+  say(text) {
+    setText(this.said, text);
+  }
+
+  // ---------------------------------------------------------------- drawing
+  /** @param {any} state @param {number} now Unix seconds */
+  reset(state, now) {
+    this.rows.clear();
+    this.list.replaceChildren();
+    this.update(state, state.steers.items.map((/** @type {any} */ s) => s.key), now);
+  }
+
+  /** @param {any} state @param {Iterable<string>} touched @param {number} now */
+  update(state, touched, now) {
+    const wanted = new Set(touched);
+    for (const s of state.steers.items) {
+      if (!wanted.has(s.key)) continue;
+      const old = this.rows.get(s.key), made = this.steerRow(s);
+      if (old) old.node.replaceWith(made.node);
+      else this.list.prepend(made.node); // the newest on top
+      this.rows.set(s.key, made);
+    }
+    if (this.rows.size > state.steers.items.length) this.forget(state);
+    this.tick(state, now, Date.now());
+  }
+
+  forget(state) {
+    const kept = new Set(state.steers.items.map((/** @type {any} */ s) => s.key));
+    for (const [key, made] of this.rows) if (!kept.has(key)) { made.node.remove(); this.rows.delete(key); }
+  }
+
+  steerRow(s) {
+    const line = h("div", { class: "ln-dim" });
+    const look = CHIPS[s.chip] ?? { tone: "idle", mark: "?" };
+    const node = h("li", { class: `ln-steer ln-edge-${look.tone}` }, chip(s.chip, look, s.sentence),
+      h("div", { class: "ln-text" }, s.text, s.text_cut ? h("span", { class: "ln-cut" }, cutNote(s.text_cut)) : null), line);
+    if (s.chip === "queued" && s.control_id) {
+      const act = () => this.order({ intent: "withdraw", control_id: s.control_id }, "Withdraw");
+      node.append(h("div", { class: "ln-actions" }, button("Withdraw", act, { "aria-label": `Withdraw: ${s.text.slice(0, 60)}` })));
+    }
+    if (s.chip === "needs you" && s.control_id) node.append(this.resolveForm(s));
+    return { node, line, steer: s };
+  }
+
+  /* Only a person can say whether it arrived, and the record keeps who said so. */
+  resolveForm(s) {
+    const name = h("input", { class: "ln-input", type: "text", maxlength: 100, "aria-label": "your name", placeholder: "your name", autocomplete: "name" });
+    const as = (/** @type {string} */ outcome) => () => {
+      if (name.value.trim() === "") { this.say("Say who you are first: the record keeps who decided."); return name.focus(); }
+      this.order({ intent: "resolve", control_id: s.control_id, outcome, by: name.value.trim() }, `Resolve as ${outcome}`);
+    };
+    return h("div", { class: "ln-resolve" },
+      h("div", {}, "It was handed over, and nobody reported back. Did it arrive? Look at the transcript, then say so:"),
+      h("div", { class: "ln-actions" }, name, button("It arrived", as("applied")), button("It did not", as("abandoned"))));
+  }
+
+  outRow(item) {
+    const line = h("div", { class: "ln-dim" }, sentLine(item, Date.now()));
+    const acts = [];
+    if (item.status === "refused") {
+      if (item.intent === "steer" && item.message.text !== this.box.value) acts.push(button("Edit again", () => this.editAgain(item)));
+      acts.push(button("Dismiss", () => { dismiss(this.desk, item); this.changed(); }));
+    } else if (item.status === "sent" && item.intent === "steer" && Date.now() - item.at > RESEND_MS) {
+      acts.push(button("Send again", () => this.send(item.message), { title: "The same message: it is recorded once however often it is sent" }));
+    }
+    return h("li", { class: `ln-steer ln-edge-${SENT[item.status].tone}` }, chip(WORD[item.status], SENT[item.status]),
+      h("div", { class: "ln-text" }, item.label), line, acts.length ? h("div", { class: "ln-actions" }, ...acts) : null);
+  }
+
+  editAgain(item) {
+    const mine = this.box.value.trim();
+    this.box.value = this.desk.draft = mine ? `${item.message.text}\n${this.box.value}` : item.message.text;
+    dismiss(this.desk, item);
+    this.changed();
+    this.box.focus();
+  }
+
+  /** An answer came. @param {any} ack @param {any} state @param {number} now */
+  answer(ack, state, now) {
+    const item = acknowledge(this.desk, ack, Date.now());
+    if (item) this.say(`${item.intent === "steer" ? "Steer" : item.label}: ${item.sentence}`);
+    this.changed();
+    this.tick(state, now, Date.now());
+  }
+
+  /** Ages, buttons, what was sent. @param {any} state @param {number} now Unix seconds @param {number} local ms */
+  tick(state, now, local) {
+    const run = state.run, ended = run !== null && run.status !== "running";
+    this.ended = ended;
+    tidy(this.desk, state, local);
+    if (this.box.value === "" && this.desk.draft !== "") this.box.value = this.desk.draft;
+    for (const made of this.rows.values()) setText(made.line, steerLine(made.steer, now));
+    const queued = state.steers.items.filter((/** @type {any} */ s) => s.chip === "queued").length;
+    const n = state.steers.first + state.steers.items.length;
+    setText(this.count, n ? ` ${plural(n, "sent", "sent")}${queued ? `, ${queued} queued` : ""}` : " none yet");
+    setText(this.hint, ended ? "the leg has ended" : state.turn ? "lands when the current turn ends" : "lands as the next turn");
+    this.sendButton.disabled = this.stopButton.disabled = ended;
+    if (this.armedAt && local - this.armedAt > ARMED_MS) this.disarm();
+    this.drawTurnButton(ended ? null : state.turn, local);
+    this.drawOut(local);
+  }
+
+  drawOut(local) {
+    const seen = JSON.stringify(this.desk.sent.map((/** @type {any} */ s) => [s.n, sentLine(s, local), s.status, local - s.at > RESEND_MS]));
+    if (seen === this.outDrawn) return;
+    this.outDrawn = seen;
+    this.out.replaceChildren(...this.desk.sent.map((/** @type {any} */ item) => this.outRow(item)));
+  }
+
+  /* A new button for a new turn: a press that began on the old one ends nowhere, and one that comes too soon after the
+     change was meant for the turn before. */
+  drawTurnButton(turn, local) {
+    const id = turn === null ? null : turn.id;
+    if (this.turn === id) return;
+    this.turn = id;
+    const label = id === null ? "Cancel turn" : `Cancel turn ${short(id)}`;
+    const born = local;
+    const act = () => {
+      if (Date.now() - born < GUARD_MS) return this.say("The turn changed just as you pressed: nothing was cancelled.");
+      this.order({ intent: "cancel_turn", turn_id: id }, label);
+    };
+    const title = id === null ? "There is no turn to cancel." : "Ends this turn; the leg goes on with what is queued.";
+    this.turnSlot.replaceChildren(button(label, act, { disabled: id === null, title }));
+  }
+}
