@@ -260,6 +260,40 @@ async def test_an_exception_of_the_script_reaches_the_stream_unchanged():
     assert calls_of(model)[0].was_streamed
 
 
+def test_each_chunk_is_a_point_at_which_a_stream_can_be_cancelled():
+    class Stream:
+        def __init__(self):
+            self.got = []
+
+        async def run(self):
+            model = scripted_model("one two three")
+            try:
+                async for chunk in model.stream(messages=ASK):
+                    self.got.append(chunk.content)
+            finally:
+                await model.close()
+
+        def check(self, outcome):
+            seen.add(len(self.got))
+
+    async def scenario():
+        return Stream()
+
+    seen = set()
+    cancel_at_every_step(scenario)
+    assert seen == {0, 1, 2, 4}  # the last chunk and the usage that follows it come in one step
+
+
+async def test_a_snapshot_of_a_scripted_branch_is_plain_json_and_can_be_read_back():
+    import json
+
+    branch = Branch(chat_model=scripted_model("kept"), log_config={"auto_save_on_exit": False})
+    await branch.communicate("hi")
+    again = Branch.from_dict(json.loads(json.dumps(branch.to_dict(mode="json"))))
+    assert again.messages[-1].rendered == "kept"
+    assert await again.chat("more") == "(no script)"
+
+
 async def test_an_exhausted_script_says_so():
     model = scripted_model(["x"], repeat_last=False)
     await _text(model)
@@ -571,6 +605,17 @@ def test_a_thread_a_socket_and_one_of_our_own_threads_are_leaks():
         stop.clear()
     with socket.socket(), pytest.raises(AssertionError, match="socket"):
         assert_no_leaks(before)
+    assert_no_leaks(before)
+
+
+async def test_an_open_aiosqlite_connection_is_a_leak():
+    import aiosqlite
+
+    before = Resources.now()
+    connection = await aiosqlite.connect(":memory:")
+    with pytest.raises(AssertionError, match="threads were left running"):
+        assert_no_leaks(before, join_s=0.01)
+    await connection.close()
     assert_no_leaks(before)
 
 

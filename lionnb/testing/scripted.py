@@ -103,8 +103,9 @@ class LionnbScriptedEndpoint(ScriptedEndpoint):
         return self.part.script.take(payload), record
 
     async def _pause(self, reply: Reply, *, gated: bool) -> None:
-        if self.part.pace_s > 0:
-            await asyncio.sleep(self.part.pace_s)
+        # Also when the pace is 0: a provider that never gave way would hide every interleaving, and every point of
+        # a stream at which its turn can be cancelled.
+        await asyncio.sleep(self.part.pace_s)
         gate = reply.gate or self.part.gate
         if gated and gate is not None:
             await gate.wait()
@@ -141,8 +142,9 @@ def scripted_model(
     Args:
         replies: What it answers (see `lionnb.testing.replies`): a list, in order, or one reply.
         gate: Awaited once in every call.
-        gate_at: Before the *first* text chunk, or before the *last*, when the others are out already.
-        pace_s: Seconds before each chunk.
+        gate_at: Before the *first* text chunk, or before the *last*, when the others are out already; a call that is
+            not streamed waits before its answer.
+        pace_s: Seconds before each chunk; with 0 the loop still gets its turn.
         model: The model's name.
         repeat_last: Go on with the last reply when the script has run out.
         imodel_kwargs: Passed to lionagi's ``iModel``.
