@@ -195,3 +195,16 @@ def untap_model(tap: _Tap) -> None:
     tap.users -= 1
     if tap.users == 0 and tap.model.streaming_process_func is tap.function:
         tap.model.streaming_process_func = tap.previous
+
+
+# ---------------------------------------------------------------------- evidence
+def mark_instruction(branch: Any, text: Any, control_ids: tuple[str, ...]) -> bool:
+    """Write the control ids into the metadata of the message that carried them; ``False`` when the history has none.
+
+    A saved transcript that contains an id is evidence that its steer was delivered; its absence is none.
+    """
+    for msg in reversed(list(branch.messages)):
+        if isinstance(msg, Instruction) and isinstance(text, str) and text in as_text(msg.content.instruction or ""):
+            msg.metadata["lionnb_controls"] = list(control_ids)
+            return True
+    return False

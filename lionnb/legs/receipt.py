@@ -1,0 +1,185 @@
+"""`Receipt`: what a steer's sender holds. Says at any moment what is true, and can be awaited until it is settled.
+
+Written by the control thread (from the store's change notices), read by anybody: its few fields are replaced whole
+under a lock.
+
+Source: ADR-0108, "Receipt visibility"; DESIGN section 6, "Receipts".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import html
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+from lionnb.records import Chip, ControlRecord, ControlState, Fate, chip_of, fate_of
+
+__all__ = ("Receipt", "sentence_of")
+
+_SETTLED = frozenset({ControlState.APPLIED, ControlState.RESOLVED, ControlState.REJECTED, ControlState.WITHDRAWN})
+
+
+def sentence_of(control: ControlRecord, fate: Fate, *, now: float) -> str:
+    """What became of a steer, in a sentence for its sender."""
+    turn = (control.turn_id or "")[:8]
+    held = f"{now - control.handed_over_at:.0f} s ago" if control.handed_over_at is not None else ""
+    match fate:
+        case Fate.PENDING:
+            return "queued: lands at the end of the current turn"
+        case Fate.DELIVERING:
+            return f"handed over {held}: its continuation turn runs"
+        case Fate.APPLIED:
+            seen = {True: "", False: "; the instruction is not in the Branch's history", None: ""}[control.in_history]
+            return f"applied in turn {turn}, which {_ended(control.turn_outcome)}{seen}"
+        case Fate.RESOLVED:
+            late = f"; later its leg reported: {control.late_report}" if control.late_report else ""
+            return f"recorded as {control.note} by {control.closed_by}{late}"
+        case Fate.REJECTED:
+            return f"not delivered: {control.note or 'the run ended before it could land'}"
+        case Fate.WITHDRAWN:
+            return f"withdrawn by {control.closed_by} before it was handed over"
+        case Fate.NEVER_LANDED:
+            return "never landed: the run is over and nobody took it; send it to a new leg on this Branch"
+        case Fate.NEVER_REPORTED:
+            return f"handed over {held}, and its leg never reported back: look at the transcript, then resolve it"
+        case Fate.REFUSED:
+            return "refused"
+
+
+def _ended(outcome: str | None) -> str:
+    words = {"completed": "completed", "failed": "failed", "timed_out": "ran out of time", "cancelled": "was cancelled"}
+    return words.get(outcome or "", outcome or "ended")
+
+
+class Receipt:
+    """The receipt of one steer. Thread-safe.
+
+    ``await receipt`` returns it once its fate is final (also from another loop; cancelling the wait changes nothing).
+    """
+
+    def __init__(self, text: str, control_id: str, key: str | None) -> None:
+        self.text, self.control_id, self.key = text, control_id, key
+        self._lock = threading.Lock()
+        self._record: ControlRecord | None = None
+        self._refusal: tuple[str, str] | None = None
+        self._position = 0
+        self._run_ended = False
+        self._left: Callable[[], str] | None = None
+        self._recorded: concurrent.futures.Future[bool] = concurrent.futures.Future()  # False: refused
+        self._settled: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    # ------------------------------------------------------------------ reading
+    @property
+    def record(self) -> ControlRecord | None:
+        """The row as last seen; ``None`` until it is written, and when it was refused."""
+        return self._record
+
+    @property
+    def fate(self) -> Fate | None:
+        """The fate now; ``None`` while the row is still being written."""
+        with self._lock:
+            if self._refusal is not None:
+                return Fate.REFUSED
+            if self._record is None:
+                return None
+            return fate_of(self._record, run_ended=self._run_ended, leg_dead=False)
+
+    @property
+    def refusal(self) -> tuple[str, str] | None:
+        """Why there is no row, as (word, sentence); ``None`` when it was not refused."""
+        return self._refusal
+
+    @property
+    def chip(self) -> Chip | None:
+        """The chip for it; ``None`` while the row is still being written."""
+        fate = self.fate
+        return None if fate is None else chip_of(fate, None if self._record is None else self._record.note)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the fate is final."""
+        return self._settled.done()
+
+    @property
+    def sentence(self) -> str:
+        """What is true now, and what will happen when."""
+        fate, record = self.fate, self._record
+        if self._refusal is not None:
+            return f"refused: {self._refusal[1]}"
+        if fate is None or record is None:
+            return "being recorded"
+        said = sentence_of(record, fate, now=time.time())
+        if fate is Fate.PENDING:
+            ahead = f"; {self._position} before it" if self._position else ""
+            left = "" if self._left is None else self._left()
+            said += ahead + (f"; {left}" if left else "")
+        return said
+
+    def __await__(self) -> Generator[Any, None, Receipt]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> Receipt:
+        await asyncio.shield(asyncio.wrap_future(self._settled))
+        return self
+
+    def __repr__(self) -> str:
+        return f"<steer {self.control_id[:8]}: {self.sentence}>"
+
+    def _repr_html_(self) -> str:
+        chip = self.chip
+        return (
+            f"<div><b>{html.escape('recording' if chip is None else chip.value)}</b> {html.escape(self.sentence)}</div>"
+        )
+
+    # ------------------------------------------------------------------ writing (the leg and the control thread)
+    def expects(self, left: Callable[[], str]) -> None:
+        """How it asks for the leg's remaining budget."""
+        self._left = left
+
+    def admitted(self, record: ControlRecord, position: int) -> None:
+        """The row is written. An older copy than the one that is known changes nothing."""
+        with self._lock:
+            self._position = position
+            newest = self._record or record  # the change notice may have been faster
+        self.update(newest)
+
+    def update(self, record: ControlRecord) -> None:
+        """The row has changed."""
+        with self._lock:
+            self._record = record
+            final = self._run_ended or record.state in _SETTLED
+        self._resolve(self._recorded, True)
+        if final:
+            self._resolve(self._settled, None)
+
+    def refuse(self, reason: str, sentence: str) -> None:
+        """There is no row, and there will be none."""
+        with self._lock:
+            self._refusal = (reason, sentence)
+        self._resolve(self._recorded, False)
+        self._resolve(self._settled, None)
+
+    def run_ended(self) -> None:
+        """The run is over: whatever the row says now is its fate, computed at read time.
+
+        A steer that is still being recorded stays open until the store has answered: refused, or a row.
+        """
+        with self._lock:
+            self._run_ended = True
+            known = self._record is not None
+        if known:
+            self._resolve(self._settled, None)
+
+    def when_recorded(self, fn: Callable[[], None]) -> None:
+        """Call *fn* once the row is there (at once, if it is), on whatever thread that is known; never if refused."""
+        self._recorded.add_done_callback(lambda done: fn() if done.result() else None)
+
+    def _resolve(self, future: concurrent.futures.Future[Any], value: Any) -> None:
+        with self._lock:  # main loop and control thread may both be the first
+            first = future.set_running_or_notify_cancel() if not future.running() and not future.done() else False
+        if first:
+            future.set_result(value)  # outside of the lock: it runs callbacks

@@ -1,0 +1,40 @@
+"""What a leg comes to. Frozen; no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lionnb.legs.states import TurnEnd
+from lionnb.records import RunStatus, TurnOutcome, Usage
+
+__all__ = ("LegResult", "LegTurn")
+
+
+@dataclass(frozen=True, slots=True)
+class LegTurn:
+    """One turn of a leg. ``turn_id`` is ``None`` when it was ended while it waited for the Branch."""
+
+    turn_id: str | None
+    end: TurnEnd
+    outcome: TurnOutcome
+    value: Any = None
+    error: BaseException | None = None
+    usage: Usage = field(default_factory=Usage)
+    steers: tuple[str, ...] = ()  # control ids it carried
+
+
+@dataclass(frozen=True, slots=True)
+class LegResult:
+    """What ``await leg`` gives.
+
+    ``value`` is that of the last turn that returned one; ``usage`` sums what the provider reported, failed turns
+    included (``None`` is unknown, never 0).
+    """
+
+    run_id: str
+    status: RunStatus
+    value: Any
+    turns: tuple[LegTurn, ...]
+    usage: Usage
+    note: str | None = None
