@@ -67,6 +67,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.asyncio_debug = True
 
 
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_SESSION, ignore_errors=True)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--fast"):
         return
