@@ -29,9 +29,9 @@ from lionagi.session.signal import Signal
 from pydantic import PrivateAttr
 
 from lionnb import taps
-from lionnb._display import mimebundle
+from lionnb._display import mimebundle, show
 from lionnb.errors import AdoptionError
-from lionnb.offline import ensure_token_data, quiet_log_config
+from lionnb.offline import QuietLogger, ensure_token_data, quiet_log_config
 from lionnb.records import TurnRecord, WaiterRecord
 from lionnb.signals import UPSTREAM_LIFECYCLE, RunFailed, RunStart, build_run_end
 from lionnb.turns import context as ctxs
@@ -145,10 +145,13 @@ class Branch(StockBranch):
     _stops: ClassVar[tuple[type[BaseException], ...]] = (StopStream,)
 
     def __init__(self, **kw: Any) -> None:
-        if kw.get("log_config") is None:
-            kw["log_config"] = quiet_log_config()  # lionagi's default writes ./data/logs when the interpreter exits
+        quiet = kw.get("log_config") is None
+        if quiet:
+            kw["log_config"] = quiet_log_config()
         ensure_token_data()
         super().__init__(**kw)
+        if quiet:  # lionagi's default writes ./data/logs: at 50 entries, after `async with`, and when the process ends
+            self._log_manager = QuietLogger(logs=self.logs)
         self._last_context_report = _ReportSlot(self._turns)
 
     # ------------------------------------------------------------------ reading
@@ -402,11 +405,15 @@ class Branch(StockBranch):
     def clone(self, sender: Any = None) -> Branch:
         """As lionagi's: a turn-aware Branch with the same messages, and no turn state."""
         made = wrap(super().clone(sender))
-        made._log_manager = DataLogger.from_config(self._log_manager._config.model_copy())
+        loud = not isinstance(self._log_manager, QuietLogger)
+        made._log_manager = DataLogger.from_config(self._log_manager._config.model_copy()) if loud else QuietLogger()
         return made
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         return mimebundle(self, include, exclude)
+
+    def _ipython_display_(self) -> None:
+        show(self)
 
 
 _RUN_DEFAULTS: dict[str, Any] = {

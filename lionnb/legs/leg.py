@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from lionnb._display import mimebundle
+from lionnb._display import mimebundle, show
 from lionnb.aio import OwnedTasks, finish, settle, wait_for_thread
 from lionnb.errors import LegFailedError, LionnbError, SteerRefusedError
 from lionnb.feed import Feed
@@ -100,6 +100,7 @@ class Leg:
         self._store_problem: str | None = None
         self._turns: list[LegTurn] = []
         self._receipts: dict[str, Receipt] = {}
+        self._published: list[Callable[[], None]] = []
         self._why_cancelled: TurnEnd | None = None
         self._stopping = False
         self._turn_task: asyncio.Task[None] | None = None
@@ -174,6 +175,9 @@ class Leg:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         return mimebundle(self, include, exclude)
+
+    def _ipython_display_(self) -> None:
+        show(self)
 
     # ------------------------------------------------------------------ steering (any thread)
     def steer(self, text: str, *, key: str | None = None, by: str | None = None) -> Receipt:
@@ -308,7 +312,23 @@ class Leg:
         Raises:
             LegFailedError: A turn raised; the provider's error is its cause. Stopped and timed-out legs return.
         """
-        return await asyncio.shield(asyncio.wrap_future(self._done))
+        try:
+            return await asyncio.shield(asyncio.wrap_future(self._done))
+        finally:
+            # nbclient drops what a task of an earlier cell publishes: the awaiting cell says the end again
+            if self._done.done():
+                self._tell_published()
+
+    def when_published(self, fn: Callable[[], None]) -> None:
+        """Call *fn* in the leg's loop when its end is to be shown: when it ends, and from each cell that awaits it."""
+        self._published.append(fn)
+
+    def _tell_published(self) -> None:
+        for fn in tuple(self._published):
+            try:
+                fn()
+            except Exception:
+                log.exception("a view of leg %s could not be published", self.run_id)
 
     # ------------------------------------------------------------------ the task
     async def _main(self) -> None:
@@ -460,8 +480,9 @@ class Leg:
         self._phase = step(self._phase, LegPhase.ENDED)
         for receipt in self.receipts:
             receipt.run_ended()
-        self._say()
         self._publish(error)
+        self._say()
+        self._tell_published()
         # Last: whatever the store still says of this run (a late resolution) no longer has a listener here.
         self.loop.call_soon(self._unwatch)
 

@@ -178,6 +178,10 @@ class Receipt:
         """Call *fn* once the row is there (at once, if it is), on whatever thread that is known; never if refused."""
         self._recorded.add_done_callback(lambda done: fn() if done.result() else None)
 
+    def when_answered(self, fn: Callable[[], None]) -> None:
+        """Call *fn* once the store has answered, with a row or a refusal; at once, if it has. On whatever thread."""
+        self._recorded.add_done_callback(lambda _: fn())
+
     def _resolve(self, future: concurrent.futures.Future[Any], value: Any) -> None:
         with self._lock:  # main loop and control thread may both be the first
             first = future.set_running_or_notify_cancel() if not future.running() and not future.done() else False

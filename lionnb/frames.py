@@ -1,0 +1,109 @@
+"""The reading front: a Branch, a leg, a store or a run id in, a DataFrame out.
+
+Plain functions, usable in any cell: what they need from the store is answered by the control thread, which never waits
+for the main loop. They only read. Without an argument they show *this kernel's* runs, so that running a notebook again
+gives the same tables.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lionnb.branch import Branch
+from lionnb.columns import ControlRow, controls_frame, legs_frame, turns_frame
+from lionnb.errors import StoreError, UnknownIdError
+from lionnb.legs import Leg
+from lionnb.legs import legs as kernel_legs
+from lionnb.records import SessionRecord, fate_of
+from lionnb.store.store import Store, default_store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from lionnb.store.core import StoreCore
+
+__all__ = ("controls", "legs", "turns")
+
+T = TypeVar("T")
+ANSWER_WITHIN_S = 30.0
+
+
+def _ask(store: Store, work: Callable[[StoreCore], Coroutine[Any, Any, T]]) -> T:
+    try:
+        return store.submit(work).result(ANSWER_WITHIN_S)
+    except concurrent.futures.TimeoutError:
+        raise StoreError(
+            f"the control database did not answer for {ANSWER_WITHIN_S:.0f} s: another program may hold it. Try again."
+        ) from None
+
+
+def _sessions(source: Leg | Store | str | None) -> list[tuple[Store, SessionRecord]]:
+    """The runs that *source* means, each with the store it is in."""
+    if isinstance(source, Leg):
+        wanted = [(source.store, [source.session_id])]
+    elif isinstance(source, Store):
+        return [(source, s) for s in _ask(source, lambda core: core.list_sessions())]
+    elif isinstance(source, str):
+        store = default_store()
+        found = [s for s in _ask(store, lambda core: core.list_sessions()) if source in (s.run_id, s.id)]
+        if not found:
+            raise UnknownIdError(source)
+        return [(store, s) for s in found]
+    else:
+        wanted = [(leg.store, [leg.session_id]) for leg in kernel_legs()]
+    return [
+        (store, s)
+        for store, ids in wanted
+        for s in _ask(store, lambda core, ids=ids: core.list_sessions(ids))  # type: ignore[misc]
+    ]
+
+
+def controls(source: Leg | Store | str | None = None) -> pd.DataFrame:
+    """What became of every control: one row each, in the order in which they were queued.
+
+    Args:
+        source: A leg, a run id, a store (all its runs), or ``None`` (this kernel's legs).
+
+    Raises:
+        StoreError: The store could not be read.
+        UnknownIdError: No run has this id.
+    """
+    rows: list[ControlRow] = []
+    for store, session in _sessions(source):
+        for control in _ask(store, lambda core, sid=session.id: core.list_controls(sid)):  # type: ignore[misc]
+            fate = fate_of(control, run_ended=session.terminal, leg_dead=False)
+            rows.append(ControlRow(control, fate, session.run_id))
+    return controls_frame(rows)
+
+
+def turns(source: Branch | Leg | Store | str | None = None) -> pd.DataFrame:
+    """The turns: one row each, and one for each wait that never became a turn.
+
+    Args:
+        source: A Branch (its log, as long as it is kept), a leg, a run id, a store, or ``None`` (this kernel's legs).
+
+    Raises:
+        StoreError: The store could not be read.
+        UnknownIdError: No run has this id.
+        TypeError: Something else was given.
+    """
+    if isinstance(source, Branch):
+        return turns_frame(source.turns.records())
+    if isinstance(source, Leg):
+        return turns_frame([t for t in source.branch.turns.records() if t.session_id == source.session_id])
+    if source is not None and not isinstance(source, Store | str):
+        raise TypeError(f"frames.turns() takes a Branch, a leg, a store or a run id, not {type(source).__name__}.")
+    return turns_frame(
+        [
+            t
+            for store, session in _sessions(source)
+            for t in _ask(store, lambda core, sid=session.id: core.list_turns(sid))  # type: ignore[misc]
+        ]
+    )
+
+
+def legs(source: Leg | Store | str | None = None) -> pd.DataFrame:
+    """The runs: one row each. Arguments as `controls`."""
+    return legs_frame([session for _, session in _sessions(source)])
