@@ -13,6 +13,7 @@ from lionnb.testing.gate import Gate
 
 if TYPE_CHECKING:
     from lionnb.testing.leaks import Resources, assert_no_leaks, leftover_tasks, no_leaks
+    from lionnb.testing.person import person_or
     from lionnb.testing.replies import Reply, Script
     from lionnb.testing.scripted import calls_of, scripted_model
     from lionnb.testing.server import LoopbackServer
@@ -30,6 +31,7 @@ _WHERE = {
     "cancel_at_every_step": "steps",
     "leftover_tasks": "leaks",
     "no_leaks": "leaks",
+    "person_or": "person",
     "scripted_model": "scripted",
 }
 
@@ -46,6 +48,7 @@ __all__ = (
     "cancel_at_every_step",
     "leftover_tasks",
     "no_leaks",
+    "person_or",
     "scripted_model",
 )
 
