@@ -68,6 +68,17 @@ def _options(
     pass
 
 
+@app.command()
+def demo() -> None:
+    """Show the main scene here: a leg works, a steer is queued, a continuation turn carries it.
+
+    Scripted and in memory: no key, no network, no file. Exit status 0 only if the steer was applied.
+    """
+    from lionnb.demo import run_demo
+
+    raise typer.Exit(run_demo())
+
+
 LAB_FOLDER = Path("lionnb-notebooks")
 
 

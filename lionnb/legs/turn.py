@@ -109,7 +109,7 @@ class LegTurnRunner:
             invoke=lambda scope: self._body(scope, instruction),
             model=self._model,
             operation=self._op,
-            prompt=prompt or "continuation",
+            prompt=prompt,
         )
 
     async def _body(self, scope: TurnScope, instruction: Any) -> Any:
