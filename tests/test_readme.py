@@ -14,9 +14,11 @@ README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8"
 
 def test_the_complete_example_runs_and_prints_what_its_comments_say(tmp_path):
     """The example works as it stands, in an empty folder, and leaves nothing there."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
     code = re.search(r"```python\n(.*?)```", README, re.S).group(1)
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=90
+        [sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True, timeout=90
     )
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
@@ -24,7 +26,7 @@ def test_the_complete_example_runs_and_prints_what_its_comments_say(tmp_path):
     assert said[1] == "Four are newer than 2020."
     assert said[2].startswith("applied in turn ") and said[2].endswith("which completed")
     assert "only sources after 2020" in done.stdout and "applied" in said[-1]
-    assert list(tmp_path.iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
 def test_the_table_of_fates_is_complete():
