@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lionnb import frames, testing
     from lionnb.branch import Branch, after_turn, wrap
+    from lionnb.history import mend
     from lionnb.legs import Leg, LegResult, Receipt, legs, start_leg
     from lionnb.session import Session, wrap_session
 
@@ -32,6 +33,7 @@ __all__ = (
     "after_turn",
     "frames",
     "legs",
+    "mend",
     "start_leg",
     "testing",
     "wrap",
@@ -47,6 +49,7 @@ _HOME = {
     "Session": "session",
     "after_turn": "branch",
     "legs": "legs",
+    "mend": "history",
     "start_leg": "legs",
     "wrap": "branch",
     "wrap_session": "session",

@@ -30,24 +30,26 @@ from pydantic import PrivateAttr
 
 from lionnb import taps
 from lionnb._display import mimebundle, show
-from lionnb.errors import AdoptionError
+from lionnb.errors import AdoptionError, WrongLoopError
+from lionnb.history import log_loose_ends, warn_of_loose_ends
 from lionnb.offline import QuietLogger, ensure_token_data, quiet_log_config
-from lionnb.records import TurnRecord, WaiterRecord
+from lionnb.records import TurnOutcome, TurnRecord, WaiterRecord
 from lionnb.signals import UPSTREAM_LIFECYCLE, RunFailed, RunStart, build_run_end
 from lionnb.turns import context as ctxs
 from lionnb.turns.context import TurnExecutionContext
 from lionnb.turns.driver import after_turn as _after_turn
 from lionnb.turns.driver import run_in_turn, schedule_signal
+from lionnb.turns.finalize import release
 from lionnb.turns.log import TurnLog
 from lionnb.turns.phases import Phase
-from lionnb.turns.state import TurnState
+from lionnb.turns.state import TurnState, loop_name
 from lionnb.turns.stream import TurnStream, stream_in_turn
 from lionnb.turns.turn import Turn, control_data
 
 if TYPE_CHECKING:
     from lionnb.turns.context import TurnScope
 
-__all__ = ("PRIVATE_HOOKS", "Branch", "after_turn", "wrap")
+__all__ = ("PRIVATE_HOOKS", "Branch", "after_turn", "check_adoptable", "wrap")
 
 # name -> (read in, why)
 PRIVATE_HOOKS: dict[str, tuple[str, str]] = {
@@ -212,14 +214,21 @@ class Branch(StockBranch):
         return self._observer is not None
 
     def turn_opened(self, turn: Turn) -> None:
-        """For the driver: listen to the text as it comes, if somebody wants it."""
-        if turn.state is not None and turn.state.log.chunks_wanted:
+        """For the driver: warn of what the last turn left; listen to the text as it comes, if somebody wants it."""
+        state = self._turns
+        if state.left is not None:
+            left, state.left = state.left, None
+            if left.outcome is not TurnOutcome.CLOSED:  # who closes a stream knows what it leaves; its log names it
+                warn_of_loose_ends(self, left)
+        if state.log.chunks_wanted:
             turn.tap = taps.tap_model(turn.context.model)
 
     def turn_closing(self, turn: Turn) -> None:
         """For the driver."""
         if turn.tap is not None:
             taps.untap_model(turn.tap)
+        if self._turns.left is turn.row:
+            log_loose_ends(self, turn)
 
     async def turn_emit_start(self, ctx: TurnExecutionContext) -> None:
         """For the driver."""
@@ -254,7 +263,7 @@ class Branch(StockBranch):
             return False  # an empty string, say: an explicit value that names no turn never widens to "any"
         control = LoopControl(directive, reason)
         stored = self._turns.control(lambda: control, turn_id)
-        self._log_control(control, "stored" if stored else "refused")
+        self._turns.tell_home(self._log_control, control, "stored" if stored else "refused")
         return stored
 
     def poll_control(self, *, turn_id: UUID | None = None) -> LoopControl | None:
@@ -263,6 +272,33 @@ class Branch(StockBranch):
         if found is not None:
             self._log_control(found, "taken")
         return found
+
+    async def release_turn(self, turn_id: UUID | str, *, grace_s: float = 1.0) -> bool:
+        """Let go of a turn that cannot end: a finalization that hangs, or a stream that was left open.
+
+        A person's act, for the specification waits for an observer, a nested task or a close without limit. What hangs
+        is cancelled; what refuses to be cancelled is left behind and named in the log; the lock is released. Twice is
+        harmless. In the Branch's loop only.
+
+        Args:
+            turn_id: The turn that is meant.
+            grace_s: Seconds that each thing which is cancelled gets to end.
+
+        Returns:
+            ``False``, and nothing is done, when it is not the active turn, or its operation is still at work: cancel
+            the task that runs it instead.
+
+        Raises:
+            WrongLoopError: Called from another live loop than the turn's.
+
+        Source: DESIGN section 2, T5.
+        """
+        turn = self._turns.turn
+        if turn is None or turn.scope is None or str(turn_id) != turn.row.turn_id:
+            return False
+        if turn.loop is not asyncio.get_running_loop():
+            raise WrongLoopError(self.name or f"Branch {self.id}", loop_name(turn.loop), "this one")
+        return await release(turn, grace_s)
 
     def _log_control(self, control: LoopControl, fate: str) -> None:
         ctx = self._turns.context
@@ -290,9 +326,9 @@ class Branch(StockBranch):
         if not self._turns.warned_model:
             self._turns.warned_model = True
             warnings.warn(
-                "branch.chat_model was assigned inside a turn: it changes this call only and ends with it. To change the "
-                "Branch's configuration from the next turn on, use branch.mdls.register_imodel('chat', model).",
-                stacklevel=2,
+                "branch.chat_model was assigned inside a turn: it changes this call only and ends with it. To change "
+                "the Branch's configuration from the next turn on, use branch.mdls.register_imodel('chat', model).",
+                stacklevel=4,  # pydantic's __setattr__ stands between
             )
 
     # ------------------------------------------------------------------ signals
@@ -409,6 +445,13 @@ class Branch(StockBranch):
         made._log_manager = DataLogger.from_config(self._log_manager._config.model_copy()) if loud else QuietLogger()
         return made
 
+    def __copy__(self) -> Branch:
+        """A shallow copy shares the history with its original, as lionagi's does, but never the turn state."""
+        made: Branch = super().__copy__()
+        state = TurnState()
+        made._turns, made._last_context_report = state, _ReportSlot(state)
+        return made
+
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         return mimebundle(self, include, exclude)
 
@@ -448,37 +491,50 @@ def _adopting(cls: type[Any]) -> type[Branch]:
     )
 
 
+_OWN = ("run", "ReActStream", "control", "poll_control")
+
+
+def check_adoptable(branch: Any) -> None:
+    """Raise unless `wrap` can make *branch* turn-aware; changes nothing.
+
+    Raises:
+        AdoptionError: The reason.
+    """
+    if isinstance(branch, Branch):
+        return
+    if not isinstance(branch, StockBranch):
+        raise AdoptionError(f"wrap() takes a lionagi Branch, not {type(branch).__name__}.")
+    cls = type(branch)
+    if overridden := [n for n in _OWN if getattr(cls, n) is not getattr(StockBranch, n)]:
+        raise AdoptionError(
+            f"{cls.__name__} overrides {' and '.join(overridden)}, which a turn-aware Branch must own: that would "
+            "be bypassed without a word. Derive the class from lionnb.Branch instead."
+        )
+    if any(not t.done() for t in branch._signal_tasks):
+        raise AdoptionError(
+            "a call is in flight on this Branch, and lionnb cannot know where it stands. Await it, then wrap the "
+            "Branch."
+        )
+
+
 def wrap(branch: Any) -> Branch:
     """Make a lionagi Branch turn-aware in place: same object, id, Session and closures. Twice is harmless.
 
     Raises:
-        AdoptionError: It is no Branch; a call is in flight on it; or its class overrides `run` or `ReActStream`, whose
-            generators the driver must own. The Branch is unchanged.
+        AdoptionError: It is no Branch; a call is in flight on it; or its class overrides what the driver must own
+            (`run` and `ReActStream`, whose generators it closes; `control` and `poll_control`). Nothing was changed.
     """
+    check_adoptable(branch)
     if isinstance(branch, Branch):
         return branch
-    if not isinstance(branch, StockBranch):
-        raise AdoptionError(f"wrap() takes a lionagi Branch, not {type(branch).__name__}.")
-    cls = type(branch)
-    overridden = [n for n in ("run", "ReActStream") if getattr(cls, n) is not getattr(StockBranch, n)]
-    if overridden:
-        raise AdoptionError(
-            f"{cls.__name__} overrides {' and '.join(overridden)}: its streams cannot be driven from outside. Derive it from "
-            "lionnb.Branch instead."
-        )
-    if any(not t.done() for t in branch._signal_tasks):
-        raise AdoptionError(
-            "a call is in flight on this Branch, and lionnb cannot know where it stands. Await it, then wrap the Branch."
-        )
-    state = TurnState()
+    cls, state = type(branch), TurnState()
     state.report = branch._last_context_report_fallback
     object.__setattr__(branch, "__class__", Branch if cls is StockBranch else _adopting(cls))  # type: ignore[arg-type]
     private = branch.__pydantic_private__
-    assert private is not None
     private["_turns"], private["_last_context_report"] = state, _ReportSlot(state)
     hooks = branch.on_message_added
     for i, hook in enumerate(hooks):
-        if getattr(hook, "__func__", None) is StockBranch._schedule_emit:
+        if getattr(hook, "__func__", None) is cls._schedule_emit:
             hooks[i] = branch._schedule_emit
     ensure_token_data()
     assert isinstance(branch, Branch)

@@ -21,6 +21,7 @@ __all__ = (
     "SteerRefusedError",
     "StoreError",
     "StoreVersionError",
+    "TurnActiveError",
     "TurnDeadlockError",
     "TurnFinalizingError",
     "UnknownIdError",
@@ -47,6 +48,17 @@ class TurnFinalizingError(LionnbError, RuntimeError):
         super().__init__(
             f"turn {turn_id[:8]} is finalizing: a call on its Branch from inside it can no longer be part of it. "
             "An observer that wants to call the Branch schedules it with lionnb.after_turn(branch, fn)."
+        )
+        self.turn_id = turn_id
+
+
+class TurnActiveError(LionnbError, RuntimeError):
+    """Something that must not happen in the middle of a turn was asked for; nothing changed."""
+
+    def __init__(self, what: str, branch: str, turn_id: str) -> None:
+        super().__init__(
+            f"{what}: {branch} is in turn {turn_id[:8]}. Await it, or cancel its task, and then ask again; "
+            "branch.current_turn shows it."
         )
         self.turn_id = turn_id
 

@@ -7,7 +7,7 @@ from typing import Any
 from lionagi.session.branch import Branch as StockBranch
 from lionagi.session.session import Session as StockSession
 
-from lionnb.branch import Branch, wrap
+from lionnb.branch import Branch, check_adoptable, wrap
 from lionnb.errors import AdoptionError
 
 __all__ = ("Session", "wrap_session")
@@ -29,6 +29,8 @@ class Session(StockSession):
         """
         # a Branch is iterable itself (its fields), so the type is asked first
         given = [branches] if isinstance(branches, StockBranch) else list(branches)
+        for branch in given:
+            check_adoptable(branch)
         super().include_branches([wrap(branch) for branch in given])
 
     def new_branch(self, *args: Any, as_default_branch: bool = False, **kw: Any) -> Branch:
@@ -50,6 +52,9 @@ def wrap_session(session: Any) -> Any:
     """
     if not isinstance(session, StockSession):
         raise AdoptionError(f"wrap_session() takes a lionagi Session, not {type(session).__name__}.")
-    for branch in session.branches:
+    branches = list(session.branches)
+    for branch in branches:
+        check_adoptable(branch)
+    for branch in branches:
         wrap(branch)
     return session

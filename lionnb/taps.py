@@ -79,8 +79,10 @@ def usage_of(response: Any) -> Usage | None:
 def provider_call(turn: Turn, event: Any) -> None:
     """A provider call has settled on the API road: its usage is the turn's, also when it failed."""
     if isinstance(event, APICalling) and (usage := usage_of(event.response)) is not None:
-        turn.row.add_usage(usage)
-        turn.row.counted = event.response  # the message made of it repeats this usage
+        row, said = turn.row, event.response
+        row.add_usage(usage)
+        # The message made of it repeats this usage. A list, for nested calls may be under way at the same time.
+        row.counted = [*(row.counted or ()), said[0] if isinstance(said, list) and len(said) == 1 else said]
 
 
 # ---------------------------------------------------------------------- messages
@@ -106,8 +108,8 @@ def message(log: TurnLog, turn: Turn | None, msg: Any) -> None:
 
 def _message_usage(row: TurnRow, response: Any) -> None:
     """On the streaming road usage arrives with the message; on the API road it was counted when the call settled."""
-    if response is not None and response == row.counted:
-        row.counted = None
+    if response is not None and row.counted and response in row.counted:
+        row.counted.remove(response)
         return
     usage = usage_of(response)
     if usage is not None:

@@ -15,6 +15,7 @@ Source: ADR-0018 D1, D2.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,9 @@ __all__ = (
     "find_binding",
     "in_lineage",
     "inside_of",
+    "inside_turns",
     "live_context",
+    "outside",
     "pop_binding",
     "push_binding",
     "restore_chain",
@@ -144,6 +147,14 @@ def in_lineage(state: TurnState) -> bool:
     return find_binding(state, exported=False) is not None
 
 
+def inside_turns() -> tuple[Turn, ...]:
+    """The turns this code runs inside of, of any Branch, outermost first; the consumer of an open stream is inside."""
+    found = dict.fromkeys(
+        b.turn for b in _chain.get() if b.turn.scope is not None and not (b.exported and b.turn.abandoned)
+    )
+    return tuple(found)
+
+
 def inside_of() -> tuple[asyncio.Task[Any], ...]:
     """Nested and signal tasks that this code runs inside of."""
     return _inside.get()
@@ -154,3 +165,11 @@ def enter_inside(task: asyncio.Task[Any]) -> None:
     cur = _inside.get()
     if task not in cur:
         _inside.set((*(t for t in cur if not t.done()), task))
+
+
+def outside() -> contextvars.Context:
+    """A copy of this context that is inside of no turn and of no task: for work that must not belong to either."""
+    copy = contextvars.copy_context()
+    copy.run(_chain.set, ())
+    copy.run(_inside.set, ())
+    return copy

@@ -14,7 +14,6 @@ Nothing here knows lionagi: `TurnHost` is what a Branch gives. Everything runs i
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -25,7 +24,7 @@ from lionnb.errors import TurnFinalizingError
 from lionnb.records import TurnOutcome
 from lionnb.turns import context as ctxs
 from lionnb.turns.context import Binding, TurnExecutionContext, TurnScope
-from lionnb.turns.deadlock import check_cycle, waiting_for
+from lionnb.turns.finalize import finish, finish_later
 from lionnb.turns.log import TurnRow, clip
 from lionnb.turns.phases import Phase
 from lionnb.turns.state import TurnState
@@ -53,12 +52,8 @@ def enter_nested(state: TurnState) -> Turn | None:
         # The exception: a wiped context (Context().run, a raw callback) inside the owner's own task is still inside
         # the turn, and a wait for the lock there could never end.
         return None
-    if ctx.phase is Phase.FINALIZING:
+    if ctx.phase is Phase.FINALIZING or (task is not None and not turn.adopt_nested(task)):
         raise TurnFinalizingError(str(ctx.turn_id))
-    if ctx.phase is not Phase.ACTIVE:
-        return None
-    if task is not None:
-        turn.adopt_nested(task)
     return turn
 
 
@@ -85,11 +80,9 @@ async def open_turn(
 ) -> Turn:
     """Wait for the lock and open the turn. Cancelled or refused, it leaves the row and nothing else."""
     task = asyncio.current_task()
-    assert task is not None
+    assert task is not None, "a turn is entered from a task"
     try:
-        check_cycle(state, task, row)
-        with waiting_for(state, task):
-            lock = await state.acquire(row, row.branch_name or f"Branch {row.branch_id[:8]}")
+        lock = await state.acquire(row, row.branch_name or f"Branch {row.branch_id[:8]}")
     except asyncio.CancelledError as exc:
         state.log.ended(row, TurnOutcome.CANCELLED_WAITING, exc)
         raise
@@ -100,12 +93,13 @@ async def open_turn(
         chosen = model if model is not None else (resolve or host.turn_model)()
         ctx = TurnExecutionContext(uuid4(), chosen, task)
         turn = Turn(host, state, ctx, lock, row)
-        state.turn = turn
-        host.turn_opened(turn)
+        if resolve is not None and turn.binding is not None:
+            turn.binding.model = host.turn_model()  # what `chat_model` reads there; the operation has its own
+        state.begin(turn)
         state.log.started(row, str(ctx.turn_id), host.turn_model_name(chosen))
+        host.turn_opened(turn)
     except BaseException as exc:
-        state.turn = None
-        lock.release()
+        state.forsake(lock)
         state.log.ended(row, TurnOutcome.REFUSED, exc)
         raise
     return turn
@@ -148,26 +142,24 @@ async def run_in_turn(
     turn = await open_turn(host, state, new_row(host, operation, prompt), model, resolve)
     binding = turn.binding
     assert binding is not None
-    if resolve is not None:
-        binding.model = None  # this operation's model is not what `branch.chat_model` reads inside it
     before = ctxs.push_binding(binding)
     try:
         try:
             await turn.start()
             assert turn.scope is not None
             result = await invoke(turn.scope)
-        except GeneratorExit as exc:  # this coroutine was destroyed without its loop: nothing may be awaited
-            turn.close(TurnOutcome.ABANDONED, exc)
+        except GeneratorExit as exc:  # this coroutine was destroyed at an await: nothing may be awaited
+            finish_later(turn, TurnOutcome.ABANDONED, exc)
             raise
         except BaseException as exc:
             # A clean control is RunEnd, and the caller still learns of it.
             clean = isinstance(exc, host.turn_clean_stops)
             outcome = TurnOutcome.CANCELLED if clean else outcome_of(exc)
-            extra = await turn.finish(outcome, None if clean else exc, unwinding=True)
-            if extra is not None and not isinstance(exc, asyncio.CancelledError):
+            extra = await finish(turn, outcome, None if clean else exc, unwinding=True)
+            if extra is not None and isinstance(exc, Exception):
                 raise extra from exc  # cancelled while a failure was finalized: the caller gets the cancellation
             raise
-        extra = await turn.finish(TurnOutcome.COMPLETED, None, result=result)
+        extra = await finish(turn, TurnOutcome.COMPLETED, None, result=result)
         if extra is not None:
             raise extra
         return result
@@ -214,16 +206,19 @@ def schedule_signal(state: TurnState, make: Callable[[], Coroutine[Any, Any, Any
 def after_turn(state: TurnState, fn: Callable[[], Coroutine[Any, Any, Any]]) -> None:
     """Run *fn* detached, outside of every turn, once the active turn (if any) has ended.
 
-    For observers: a call on the Branch from inside its own finalization can only fail. Thread: the Branch's loop.
+    For observers: a call on the Branch from inside its own finalization can only fail. What *fn* raises is logged.
+    Thread: the Branch's loop.
     """
-    loop = asyncio.get_running_loop()
-    outside = contextvars.copy_context()
-    outside.run(ctxs.set_chain, ())
+    loop, context = asyncio.get_running_loop(), ctxs.outside()
+
+    async def run() -> None:
+        try:
+            await fn()
+        except Exception:
+            log.exception("what was to run after a turn failed")
 
     def start() -> None:
-        if not loop.is_closed():
-            task = loop.create_task(fn(), name="lionnb-after-turn", context=outside)
-            own(state.detached, task, "after_turn")
+        own(state.detached, loop.create_task(run(), name="lionnb-after-turn", context=context), "after_turn")
 
     turn = state.turn
     if turn is None or turn.scope is None:

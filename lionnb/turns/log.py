@@ -30,8 +30,8 @@ class TurnRow:
     """The row of one entry while it is being written. `record` gives the frozen copy."""
 
     __slots__ = (
-        "blocks", "branch_id", "branch_name", "carried", "cost_usd", "counted", "degraded", "ended_at", "error", "failed",
-        "input_tokens", "model", "operation", "outcome", "output_tokens", "prompt", "queued_at", "session_id",
+        "blocks", "branch_id", "branch_name", "carried", "cost_usd", "counted", "degraded", "ended_at", "error",
+        "failed", "input_tokens", "model", "operation", "outcome", "output_tokens", "prompt", "queued_at", "session_id",
         "skipped", "started_at", "started_mono", "task", "turn_id",
     )  # fmt: skip
 
@@ -55,7 +55,7 @@ class TurnRow:
         self.failed: tuple[str, ...] = ()
         self.degraded: tuple[dict[str, str], ...] = ()
         self.carried: tuple[str, ...] = ()
-        self.counted: Any = None  # the provider response whose usage was counted already
+        self.counted: list[Any] | None = None  # provider responses of a running turn whose usage was counted already
 
     def add_usage(self, usage: Usage) -> None:
         """Add what one provider call reported; unknown stays unknown."""
@@ -123,7 +123,7 @@ class TurnLog(Feed):
         """The turn, or the wait for it, is over. The first word stands."""
         if row.ended_at is not None:
             return
-        row.outcome = outcome
+        row.outcome, row.counted = outcome, None
         if error is not None:
             row.error = clip(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, 2_000)
         if row.started_at is None:

@@ -10,13 +10,19 @@ call, and the pointer, which two loops may race for; both are guarded by ``mutex
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import anyio
+
 from lionnb.errors import WrongLoopError
 from lionnb.records import WaiterRecord
+from lionnb.turns.context import inside_turns
+from lionnb.turns.deadlock import check_cycle, possible_cycles, waiting
 from lionnb.turns.log import TurnLog
 from lionnb.turns.phases import Phase
 
@@ -33,17 +39,20 @@ __all__ = ("TurnState", "Waiter")
 class Waiter:
     """A caller in the queue. Lives exactly as long as its wait."""
 
-    __slots__ = ("deadlock", "row", "since", "task")
+    __slots__ = ("__weakref__", "inside", "row", "since", "state", "task", "timed")
 
-    def __init__(self, row: TurnRow, task: asyncio.Task[Any]) -> None:
-        self.row, self.task, self.since = row, task, time.time()
-        self.deadlock: str | None = None
+    def __init__(self, state: TurnState, row: TurnRow, task: asyncio.Task[Any]) -> None:
+        self.state, self.row, self.task, self.since = state, row, task, time.time()
+        self.inside = inside_turns()  # turns that cannot end before this wait does, if they wait for this code
+        self.timed = anyio.current_effective_deadline() != math.inf
 
 
 class TurnState:
     """See the module. ``turn`` is the specification's active pointer; ``lock`` its turn lock."""
 
-    __slots__ = ("detached", "lock", "log", "loop", "mutex", "report", "turn", "waiters", "warned_model")
+    __slots__ = (
+        "_entering", "detached", "left", "lock", "log", "loop", "mutex", "report", "turn", "waiters", "warned_model",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -53,10 +62,11 @@ class TurnState:
         self.detached: set[asyncio.Task[Any]] = set()  # emissions that belong to no turn
         self.waiters: dict[int, Waiter] = {}  # insertion order is the order in which the lock will be handed over
         self.log = TurnLog()
+        self.left: TurnRow | None = None  # the last turn, if it did not complete: it may have left loose ends
         self.warned_model = False  # said once that an assignment inside a turn changes that call only
-        self.mutex = (
-            threading.RLock()
-        )  # re-entrant: dropping a turn of a dead loop closes it while the queue is re-homed
+        # Re-entrant: dropping a turn of a dead loop closes it while the Branch is being re-homed.
+        self.mutex = threading.RLock()
+        self._entering = False  # a caller holds the lock and has not set `turn` yet
 
     def __copy__(self) -> TurnState:
         return TurnState()
@@ -78,43 +88,60 @@ class TurnState:
     async def acquire(self, row: TurnRow, branch: str) -> asyncio.Lock:
         """Wait for the lock of this loop, visibly. Cancelled, it leaves nothing but *row*.
 
+        The caller sets the pointer with `begin`, or gives up with `forsake`, before its next await.
+
         Raises:
-            WrongLoopError: The Branch is in a turn on another live loop.
+            WrongLoopError: The Branch is in a turn, or has callers waiting, on another live loop.
+            TurnDeadlockError: The wait would close a cycle of turns.
         """
         loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        assert task is not None, "a turn is entered from a task"
         while True:
             lock = self._home(loop, branch)
-            if not lock.locked() and not self.waiters:
-                await lock.acquire()  # does not suspend
+            if lock.locked() or self.waiters:
+                await self._wait(lock, row)
             else:
-                await self._wait(lock, row, task)
-            if lock is self.lock:
-                return lock
+                await lock.acquire()  # does not suspend
+            with self.mutex:
+                if lock is self.lock:
+                    self._entering = True
+                    return lock
             lock.release()  # the Branch was re-homed while this call waited; contend again
 
+    def begin(self, turn: Turn) -> None:
+        """Set the active pointer; the entry is complete."""
+        self.turn, self._entering = turn, False
+
+    def forsake(self, lock: asyncio.Lock) -> None:
+        """Undo an entry that has failed after `acquire`."""
+        self.turn, self._entering = None, False
+        lock.release()
+
     def _home(self, loop: asyncio.AbstractEventLoop, branch: str) -> asyncio.Lock:
-        """The lock for *loop*; a turn whose loop has closed is dropped, for it can never end."""
+        """The lock for *loop*. What a closed loop left is dropped, for it can never end."""
         with self.mutex:
-            if self.loop is not loop:
-                turn = self.turn
-                if turn is not None:
-                    if not turn.loop.is_closed():
-                        raise WrongLoopError(branch, _loop_name(turn.loop), _loop_name(loop))
-                    turn.lose_loop()
+            home = self.loop
+            if home is not loop:
+                if home is not None and not home.is_closed() and (self._entering or self.turn or self.waiters):
+                    raise WrongLoopError(branch, loop_name(home), loop_name(loop))
+                if self.turn is not None:
+                    self.turn.lose_loop()
+                self.waiters, self._entering = {}, False
                 # An asyncio.Lock stays bound to the first loop in which somebody had to wait for it.
                 self.lock, self.loop = asyncio.Lock(), loop
             return self.lock
 
-    async def _wait(self, lock: asyncio.Lock, row: TurnRow, task: asyncio.Task[Any]) -> None:
-        waiter = Waiter(row, task)
-        self.waiters[id(waiter)] = waiter
+    async def _wait(self, lock: asyncio.Lock, row: TurnRow) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "a turn is entered from a task"
+        waiter, queue = Waiter(self, row, task), self.waiters
+        check_cycle(waiter)
+        queue[id(waiter)] = waiter
         try:
             self.log.waiting(row, self.behind())
-            await lock.acquire()
+            with waiting(waiter):
+                await lock.acquire()
         finally:
-            self.waiters.pop(id(waiter), None)
+            queue.pop(id(waiter), None)
 
     def behind(self) -> str:
         """In a sentence, what a caller waits for now."""
@@ -123,18 +150,18 @@ class TurnState:
 
     def queue(self) -> list[WaiterRecord]:
         """The waiting callers in the order in which they will enter."""
-        turn = self.turn
-        turn_id = None if turn is None or turn.scope is None else str(turn.scope.context.turn_id)
+        waiters, context, behind = list(self.waiters.values()), self.context, self.behind()
+        stuck = possible_cycles(waiters)
         return [
             WaiterRecord(
                 operation=w.row.operation,
                 task=w.task.get_name(),
                 since_at=w.since,
-                behind_turn_id=turn_id,
-                behind=self.behind(),
-                deadlock=w.deadlock,
+                behind_turn_id=None if context is None else str(context.turn_id),
+                behind=behind,
+                deadlock=stuck.get(w),
             )
-            for w in list(self.waiters.values())
+            for w in waiters
         ]
 
     # ------------------------------------------------------------------ control (any thread)
@@ -163,6 +190,15 @@ class TurnState:
             found, ctx.control = ctx.control, None
             return found
 
+    def tell_home(self, fn: Callable[..., object], *args: Any) -> None:
+        """Call *fn* in the Branch's home loop: the log and its listeners are that loop's. Here, when there is none."""
+        home = self.loop
+        if home is not None and not home.is_closed() and home is not _here():
+            with contextlib.suppress(RuntimeError):  # closed meanwhile: nobody listens there any more
+                home.call_soon_threadsafe(fn, *args)
+                return
+        fn(*args)
+
     def _addressed(self, turn_id: UUID | None) -> TurnExecutionContext | None:
         ctx = self.context
         if ctx is None or ctx.phase is not Phase.ACTIVE:
@@ -170,5 +206,12 @@ class TurnState:
         return ctx if turn_id is None or turn_id == ctx.turn_id else None
 
 
-def _loop_name(loop: asyncio.AbstractEventLoop) -> str:
+def _here() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def loop_name(loop: asyncio.AbstractEventLoop) -> str:
     return f"{type(loop).__name__} at {id(loop):#x}"

@@ -7,8 +7,8 @@ another thread, or after its loop has gone:
 - Between items the consumer sees a separate, exported binding: its own calls on the Branch are nested work.
 - The inner generator is hidden from the loop's asyncgen hooks, so that the driver alone closes it; the outer one stays
   a native generator the loop knows, so that `asyncio.run` and the collector close it through the driver.
-- Dropping the stream (`break`, a lost reference) marks the turn abandoned at once, in `TurnStream.__del__`, although the
-  loop closes it only in a later callback: a call right after the `break` queues.
+- Dropping the stream (`break`, a lost reference) marks the turn abandoned at once, in `TurnStream.__del__`, although
+  the loop closes it only in a later callback: a call right after the `break` queues.
 
 Source: ADR-0018 D2, D4 (terminal matrix); DESIGN section 4.
 """
@@ -21,13 +21,15 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
-from lionnb.errors import TurnFinalizingError
+from lionnb.errors import TurnFinalizingError, WrongLoopError
 from lionnb.records import TurnOutcome
 from lionnb.turns import context as ctxs
 from lionnb.turns.context import Binding, TurnScope
 from lionnb.turns.driver import enter_nested, nested_binding, new_row, open_turn, outcome_of
+from lionnb.turns.finalize import Close, close_quietly, finish, finish_later
 from lionnb.turns.phases import Phase
-from lionnb.turns.turn import Turn, TurnHost, close_quietly
+from lionnb.turns.state import loop_name
+from lionnb.turns.turn import Turn, TurnHost
 
 __all__ = ("TurnStream", "stream_in_turn")
 
@@ -54,26 +56,41 @@ class TurnStream(AsyncGenerator[T, Any]):
         resolve: Callable[[], Any] | None,
     ) -> None:
         self._slot: list[Turn] = []
-        self._agen: AsyncGenerator[T, Any] = _drive(self, self._slot, host, invoke, model, operation, prompt, resolve)
+        # A strong reference to self there would be a cycle, and a dropped stream would live until the collector runs.
+        ref = weakref.ref(self)
+        self._agen: AsyncGenerator[T, Any] = _drive(ref, self._slot, host, invoke, model, operation, prompt, resolve)
 
     def __aiter__(self) -> TurnStream[T]:
         return self
 
     # Coroutines, not plain pass-through: the frame keeps a temporary stream alive for the step, and `__del__` away.
     async def __anext__(self) -> T:
+        self._check_loop()
         return await self._agen.__anext__()
 
     async def asend(self, value: Any) -> T:
         """As a generator's; the value is ignored."""
+        self._check_loop()
         return await self._agen.asend(value)
 
     async def athrow(self, *exc: Any) -> T:
         """As a generator's: the exception ends the turn as failed."""
+        self._check_loop()
         return await self._agen.athrow(*exc)
 
     async def aclose(self) -> None:
         """Close the underlying stream, end the turn (RunEnd), release the Branch."""
+        self._check_loop()
         await self._agen.aclose()
+
+    def _check_loop(self) -> None:
+        """Refuse a step from another live loop before the generator sees it: a generator that raises is finished,
+        and its turn could then not be closed by anybody.
+        """
+        turn, here = self._slot[0] if self._slot else None, asyncio.get_running_loop()
+        if turn is not None and turn.scope is not None and turn.loop is not here and not turn.loop.is_closed():
+            label = turn.row.branch_name or f"Branch {turn.row.branch_id[:8]}"
+            raise WrongLoopError(label, loop_name(turn.loop), loop_name(here))
 
     @property
     def turn_id(self) -> str | None:
@@ -100,7 +117,7 @@ def stream_in_turn(
 
 
 def _first_step(inner: Any) -> Awaitable[Any]:
-    """The first ``__anext__`` with the asyncgen hooks off: neither collector nor loop may close *inner* behind the driver."""
+    """The first step, with the asyncgen hooks off: neither collector nor loop may close *inner* behind our back."""
     old = sys.get_asyncgen_hooks()
     sys.set_asyncgen_hooks(None, None)
     try:
@@ -111,7 +128,7 @@ def _first_step(inner: Any) -> Awaitable[Any]:
 
 
 async def _drive(
-    stream: TurnStream[T] | None,
+    ref: weakref.ref[TurnStream[T]],
     slot: list[Turn],
     host: TurnHost,
     invoke: Invoke[T],
@@ -120,8 +137,6 @@ async def _drive(
     prompt: str,
     resolve: Callable[[], Any] | None,
 ) -> AsyncGenerator[T, Any]:
-    ref = weakref.ref(stream) if stream is not None else None
-    stream = None  # a strong reference here would be a cycle, and a dropped stream would live until the collector runs
     state = host.turn_state
     outer = enter_nested(state)
     if outer is not None:
@@ -144,8 +159,9 @@ async def _drive(
         nonlocal before
         before = ctxs.pop_binding(exported, binding)
         ctxs.set_chain((*before, binding))
-        turn.progress = asyncio.current_task()
-        turn.drivers.add(turn.progress)  # type: ignore[arg-type]
+        task = asyncio.current_task()
+        assert task is not None
+        turn.driven_by(task)
 
     primary: BaseException | None = None  # what unwinds: stays primary over anything that closing raises
     outcome, failed = TurnOutcome.COMPLETED, None
@@ -162,16 +178,16 @@ async def _drive(
                 inner = None  # it ended by itself: nothing is left to close
                 break
             ctxs.set_chain((*before, exported))
-            turn.suspended, turn.progress = True, None
+            turn.stands()
             yield item
-            turn.suspended = False
-            _same_loop(turn)
+            if turn.scope is None or turn.loop is not asyncio.get_running_loop():
+                raise RuntimeError("this stream's turn was let go of, or its event loop has closed: start a new one")
             bind()
             step = inner.__anext__()
     except GeneratorExit as exc:
         primary = exc
         if not turn.suspended:  # the driving coroutine was destroyed, not closed: nothing may be awaited
-            turn.close(TurnOutcome.ABANDONED, exc)
+            finish_later(turn, TurnOutcome.ABANDONED, None, close=_closer(inner))
             raise
         outcome = TurnOutcome.ABANDONED if turn.abandoned else TurnOutcome.CLOSED
     except host.turn_clean_stops:
@@ -183,9 +199,8 @@ async def _drive(
     await _end(turn, inner, binding, exported, outcome, failed, primary)
 
 
-def _same_loop(turn: Turn) -> None:
-    if turn.scope is None or turn.loop is not asyncio.get_running_loop():
-        raise RuntimeError("this stream's turn has ended, or belongs to another event loop: start a new one")
+def _closer(inner: Any) -> Close | None:
+    return None if inner is None else (lambda: close_quietly(inner))
 
 
 async def _end(
@@ -199,11 +214,11 @@ async def _end(
 ) -> None:
     """Finalize in whatever task and context closes the stream, and raise what is to be raised."""
     before = ctxs.pop_binding(exported, binding)
-    if turn.scope is None or turn.loop is not asyncio.get_running_loop():
-        if turn.scope is not None and turn.loop.is_closed():
-            turn.lose_loop()
-        ctxs.set_chain(before)  # a live foreign loop keeps its turn; this step only fails
-        if turn.scope is None and inner is not None:
+    if turn.scope is not None and turn.loop.is_closed():
+        turn.lose_loop()
+    if turn.scope is None:
+        ctxs.set_chain(before)
+        if inner is not None:
             await close_quietly(inner)
         if primary is not None:
             raise primary
@@ -211,11 +226,10 @@ async def _end(
     turn.progress = asyncio.current_task()
     ctxs.set_chain((*before, binding))  # the finalizer task inherits it: an observer's call there is inside the turn
     try:
-        close = None if inner is None else (lambda: close_quietly(inner))
-        extra = await turn.finish(outcome, failed, close=close, unwinding=primary is not None)
+        extra = await finish(turn, outcome, failed, close=_closer(inner), unwinding=primary is not None)
     finally:
         ctxs.set_chain(before)
-    if extra is not None and not isinstance(primary, asyncio.CancelledError):
+    if extra is not None and (primary is None or isinstance(primary, Exception | GeneratorExit)):
         raise extra from primary  # cancelled while it was finalized, or a close-time BaseException
     if primary is not None:
         raise primary
@@ -229,7 +243,8 @@ async def _drive_nested(turn: Turn, binding: Binding, invoke: Invoke[T]) -> Asyn
     step: Awaitable[Any] | None = None
     try:
         while True:
-            if scope.context.phase is not Phase.ACTIVE:
+            task = asyncio.current_task()  # another task than the one that began may drive this step
+            if scope.context.phase is not Phase.ACTIVE or (task is not None and not turn.adopt_nested(task)):
                 raise TurnFinalizingError(str(scope.context.turn_id))
             before = ctxs.push_binding(binding)
             try:
