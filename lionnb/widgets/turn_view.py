@@ -22,7 +22,6 @@ import logging
 import threading
 import time
 import uuid
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -170,7 +169,7 @@ class TurnView(anywidget.AnyWidget):
         if self._beat_s is None or self._beater is not None or self._closed or self._loop is None:
             return
         if self.feed.live and _running_loop() is self._loop:
-            _beat(weakref.ref(self))
+            self._beat()
 
     def _beat(self) -> None:
         """One sign of life, and the next one armed; the last one says that no more will come."""
@@ -178,8 +177,7 @@ class TurnView(anywidget.AnyWidget):
         live = self.feed.live
         self._say({"beat": {"at": time.time(), "n": self.feed.sent, "next_s": self._beat_s if live else None}})
         if live and self._loop is not None and self._beat_s is not None:
-            # Through a weak reference: a view that nobody holds any more must not be kept by its own pulse.
-            self._beater = self._loop.call_later(self._beat_s, _beat, weakref.ref(self))
+            self._beater = self._loop.call_later(self._beat_s, self._beat)
 
     # ------------------------------------------------------------------ from the page (any thread)
     def _on_browser(self, _: Any, content: Any, __: Any) -> None:
@@ -195,7 +193,7 @@ class TurnView(anywidget.AnyWidget):
                 self._on_intent(said.message, self._replier(said.n))
         except Exception as exc:
             log.exception("a message from the page could not be handled")
-            self._refuse(n, f"this failed in the kernel: {type(exc).__name__}: {line(str(exc), 300)}")
+            self._refuse(n, f"this failed in the kernel: {type(exc).__name__}: {line(exc, 300)}")
 
     def _replier(self, n: int) -> Reply:
         def reply(answer: dict[str, Any]) -> None:
@@ -217,6 +215,7 @@ class TurnView(anywidget.AnyWidget):
         if bundle is None:
             return None
         data, metadata = bundle
+        self.flush()
         state = self.feed.state()
         return {**data, "text/html": twin.html(state), "text/plain": twin.text(state)}, metadata
 
@@ -226,9 +225,3 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def _beat(ref: weakref.ref[TurnView]) -> None:
-    view = ref()
-    if view is not None:
-        view._beat()  # noqa: SLF001  # the same class's; a bound method would hold the view

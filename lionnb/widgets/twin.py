@@ -135,7 +135,7 @@ def _turn_rows(state: State) -> list[tuple[str, str, str, dict[str, Any]]]:
         waited = start - lane["wait_at"] if start is not None else None
         took = end - start if start is not None and end is not None else None
         said = _join(f"waited {_duration(waited)}" if waited else "", _duration(took), lane["outcome"] or "not ended")
-        rows.append((_short(lane["turn"]), lane["operation"], said, lane))
+        rows.append((_short(lane["turn"]) if lane["turn"] else "–", lane["operation"], said, lane))
     return rows
 
 

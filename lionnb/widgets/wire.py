@@ -50,7 +50,7 @@ def _string(value: Any) -> str:
     if value is None:
         return ""
     try:
-        return json.dumps(value, ensure_ascii=False, default=str)
+        return str(value) if isinstance(value, BaseException) else json.dumps(value, ensure_ascii=False, default=str)
     except Exception as exc:  # an object that cannot even be printed must not take the view down
         return f"({type(value).__name__} that cannot be shown: {type(exc).__name__})"
 
@@ -160,6 +160,13 @@ def encode(event: FeedEvent) -> Event:
     if kind not in FIELDS:
         kind, data = "line", {"name": event.kind, "text": event.data}
     given = data if isinstance(data, Mapping) else {}
+    if kind == "tool_result" and isinstance(given.get("error"), bool):  # a flag: then the output is the error's text
+        failed = given["error"]
+        given = {
+            **given,
+            "error": given.get("output") if failed else None,
+            "output": "" if failed else given.get("output"),
+        }
     out: Event = {}
     size = 0
     for key, read in FIELDS[kind].items():

@@ -41,7 +41,7 @@ export function growText(node, text) {
  * @param {string} [title] */
 export function chip(word, look, title) {
   return h("span", { class: `ln-chip ln-${look.tone}`, title: title || null },
-    h("span", { class: "ln-mark", "aria-hidden": "true" }, look.mark), word);
+    h("span", { class: "ln-mark", "aria-hidden": "true" }, look.mark), h("span", { class: "ln-word" }, word));
 }
 
 /** @param {string} label @param {() => void} onclick @param {Record<string, any>} [attributes] */

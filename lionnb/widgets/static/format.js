@@ -70,7 +70,7 @@ export const CHIPS = Object.freeze({
 export function outcomeMark(outcome) {
   if (outcome === "completed") return { tone: "good", mark: "✓" };
   if (outcome === "failed" || outcome === "refused" || outcome === "lost") return { tone: "bad", mark: "✕" };
-  if (outcome === "timed_out") return { tone: "bad", mark: "⏱" };
+  if (outcome === "timed_out") return { tone: "bad", mark: "◔" };
   if (outcome === "running") return { tone: "move", mark: "▶" };
   return { tone: "warn", mark: "■" };
 }

@@ -10,8 +10,7 @@ const WAITERS_SHOWN = 4;
 /** What the head says. Pure. @param {any} state @param {number} now the kernel's clock, Unix seconds */
 export function headline(state, now) {
   const { run, turn } = state;
-  const word = run ? run.status.replaceAll("_", " ") : turn ? "in a turn" : state.waiters.length ? "waiting" : "idle";
-  const look = run ? outcomeMark(run.status) : turn ? outcomeMark("running") : { tone: "idle", mark: "○" };
+  const [word, look] = standing(state);
   const lead = turn
     ? [`turn ${short(turn.id)}`, turn.operation, turn.model, turn.phase, counting(now - turn.started_at)]
     : [lastTurn(state)];
@@ -32,8 +31,21 @@ export function headline(state, now) {
   };
 }
 
+/* The one word for where it stands, and how it looks. */
+function standing(state) {
+  if (state.run) return [state.run.status.replaceAll("_", " "), outcomeMark(state.run.status)];
+  if (state.turn) return ["in a turn", outcomeMark("running")];
+  const ended = lastEnded(state);
+  if (ended && outcomeMark(ended.outcome).tone === "bad") return [`idle, the last turn ${ended.outcome.replaceAll("_", " ")}`, outcomeMark(ended.outcome)];
+  return [state.waiters.length ? "waiting" : "idle", { tone: "idle", mark: "○" }];
+}
+
+function lastEnded(state) {
+  return state.lanes.items.findLast((/** @type {any} */ lane) => lane.end_at !== null && lane.turn !== null);
+}
+
 function lastTurn(state) {
-  const ended = state.lanes.items.findLast((/** @type {any} */ lane) => lane.end_at !== null && lane.turn !== null);
+  const ended = lastEnded(state);
   if (!ended) return state.lanes.items.length ? "" : "no turn yet";
   return `last turn ${short(ended.turn)} · ${ended.operation} · ${ended.outcome} at ${clock(ended.end_at)}`;
 }

@@ -15,7 +15,7 @@ export function steerLine(s, now) {
   if (s.chip === "delivering" && s.handed_over_at !== null) parts.push(`handed over ${counting(now - s.handed_over_at)} ago`);
   if (s.created_at !== null) {
     const by = s.created_by ? ` by ${s.created_by}` : "";
-    parts.push(s.closed_at === null ? `${counting(now - s.created_at)} old${by}` : `took ${counting(s.closed_at - s.created_at)}${by}`);
+    parts.push(s.closed_at === null ? `${counting(now - s.created_at)} old${by}` : `settled after ${counting(s.closed_at - s.created_at)}${by}`);
   }
   if (s.turn_id) parts.push(`turn ${short(s.turn_id)}`);
   if (s.note) parts.push(s.note);
@@ -31,7 +31,10 @@ export class Panel {
       placeholder: "What should it do differently?",
     });
     this.box.value = desk.draft;
-    this.box.addEventListener("input", () => { desk.draft = this.box.value; });
+    this.box.addEventListener("input", () => {
+      desk.draft = this.box.value;
+      this.drawOut(Date.now()); // "edit again" is offered while the box holds something else
+    });
     this.box.addEventListener("keydown", (/** @type {KeyboardEvent} */ e) => {
       if (e.key !== "Enter" || !(e.ctrlKey || e.metaKey) || e.isComposing) return;
       e.preventDefault();
@@ -42,14 +45,15 @@ export class Panel {
     this.hint = h("span", { class: "ln-hint", id: `${id}-hint` });
     this.turnSlot = h("span", { class: "ln-slot" });
     this.stopButton = button("Stop leg", () => this.stop(), { class: "ln-button ln-danger" });
-    this.said = h("div", { class: "ln-said", role: "status", "aria-live": "polite" });
+    this.said = h("div", { class: "ln-said", role: "status" });
+    this.heard = h("div", { class: "ln-unseen", role: "status" }); // for ears: the lists show it to eyes
     this.out = h("ul", { class: "ln-out", "aria-label": "sent from this page" });
     this.count = h("span", { class: "ln-dim" });
     this.list = h("ul", { class: "ln-steers", "aria-label": "steers of this leg" });
     this.el = h("section", { class: "ln-panel", "aria-label": "steer this leg" },
       h("label", { class: "ln-caption", for: `${id}-box` }, "Steer this leg"), this.box,
-      h("div", { class: "ln-actions" }, this.sendButton, this.hint), this.said, this.out,
-      h("div", { class: "ln-caption" }, "Steers", this.count), this.list,
+      h("div", { class: "ln-actions" }, this.sendButton, this.hint), this.said, this.heard,
+      h("div", { class: "ln-ledger" }, this.out, h("div", { class: "ln-caption" }, "Steers", this.count), this.list),
       h("div", { class: "ln-actions ln-ends" }, this.turnSlot, this.stopButton));
     /** @type {Map<string, any>} */
     this.rows = new Map();
@@ -126,16 +130,19 @@ export class Panel {
   }
 
   steerRow(s) {
-    const line = h("div", { class: "ln-dim" });
+    const line = h("span", { class: "ln-dim" });
     const look = CHIPS[s.chip] ?? { tone: "idle", mark: "?" };
-    const node = h("li", { class: `ln-steer ln-edge-${look.tone}` }, chip(s.chip, look, s.sentence),
-      h("div", { class: "ln-text" }, s.text, s.text_cut ? h("span", { class: "ln-cut" }, cutNote(s.text_cut)) : null), line);
-    if (s.chip === "queued" && s.control_id) {
-      const act = () => this.order({ intent: "withdraw", control_id: s.control_id }, "Withdraw");
-      node.append(h("div", { class: "ln-actions" }, button("Withdraw", act, { "aria-label": `Withdraw: ${s.text.slice(0, 60)}` })));
-    }
+    const node = h("li", { class: `ln-steer ln-edge-${look.tone}` },
+      h("div", { class: "ln-text" }, s.text, s.text_cut ? h("span", { class: "ln-cut" }, cutNote(s.text_cut)) : null),
+      h("div", { class: "ln-fate" }, chip(s.chip, look, s.sentence), line, this.withdrawButton(s)));
     if (s.chip === "needs you" && s.control_id) node.append(this.resolveForm(s));
     return { node, line, steer: s };
+  }
+
+  withdrawButton(s) {
+    if (s.chip !== "queued" || !s.control_id) return null;
+    const label = `Withdraw: ${s.text.slice(0, 60)}`;
+    return button("Withdraw", () => this.order({ intent: "withdraw", control_id: s.control_id }, label), { "aria-label": label });
   }
 
   /* Only a person can say whether it arrived, and the record keeps who said so. */
@@ -151,7 +158,7 @@ export class Panel {
   }
 
   outRow(item) {
-    const line = h("div", { class: "ln-dim" }, sentLine(item, Date.now()));
+    const line = h("span", { class: "ln-dim" }, sentLine(item, Date.now()));
     const acts = [];
     if (item.status === "refused") {
       if (item.intent === "steer" && item.message.text !== this.box.value) acts.push(button("Edit again", () => this.editAgain(item)));
@@ -159,8 +166,8 @@ export class Panel {
     } else if (item.status === "sent" && item.intent === "steer" && Date.now() - item.at > RESEND_MS) {
       acts.push(button("Send again", () => this.send(item.message), { title: "The same message: it is recorded once however often it is sent" }));
     }
-    return h("li", { class: `ln-steer ln-edge-${SENT[item.status].tone}` }, chip(WORD[item.status], SENT[item.status]),
-      h("div", { class: "ln-text" }, item.label), line, acts.length ? h("div", { class: "ln-actions" }, ...acts) : null);
+    return h("li", { class: `ln-steer ln-edge-${SENT[item.status].tone}` }, h("div", { class: "ln-text" }, item.label),
+      h("div", { class: "ln-fate" }, chip(WORD[item.status], SENT[item.status]), line, ...acts));
   }
 
   editAgain(item) {
@@ -174,7 +181,7 @@ export class Panel {
   /** An answer came. @param {any} ack @param {any} state @param {number} now */
   answer(ack, state, now) {
     const item = acknowledge(this.desk, ack, Date.now());
-    if (item) this.say(`${item.intent === "steer" ? "Steer" : item.label}: ${item.sentence}`);
+    if (item) setText(this.heard, `${item.intent === "steer" ? "Steer" : item.label}: ${item.sentence}`);
     this.changed();
     this.tick(state, now, Date.now());
   }
@@ -197,7 +204,8 @@ export class Panel {
   }
 
   drawOut(local) {
-    const seen = JSON.stringify(this.desk.sent.map((/** @type {any} */ s) => [s.n, sentLine(s, local), s.status, local - s.at > RESEND_MS]));
+    const seen = JSON.stringify(this.desk.sent.map((/** @type {any} */ s) =>
+      [s.n, sentLine(s, local), s.status, local - s.at > RESEND_MS, s.message.text === this.box.value]));
     if (seen === this.outDrawn) return;
     this.outDrawn = seen;
     this.out.replaceChildren(...this.desk.sent.map((/** @type {any} */ item) => this.outRow(item)));

@@ -43,9 +43,9 @@ function drawRow(g, row, ink, y) {
     else if (bar.kind === "active") { g.fillStyle = ink.bar; g.fillRect(x, y - 5, bar.w, 10); }
     else { g.strokeStyle = ink.wait; g.strokeRect(x + 0.5, y - 4.5, Math.max(1, bar.w - 1), 9); }
   }
-  g.fillStyle = ink.text;
+  g.fillStyle = ink.mark;
   for (const mark of row.marks) {
-    const tall = mark.n > 9 ? 8 : mark.n > 1 ? 6 : 4;
+    const tall = mark.n > 9 ? 8 : mark.n > 1 ? 5 : 3;
     g.fillRect(LABEL_PX + mark.x, y - tall, 1, tall * 2);
   }
   if (row.endX !== null && lane.outcome) {
@@ -153,6 +153,7 @@ export class Timeline {
   update(state, anew) {
     if (anew) this.index = new SignalIndex();
     this.state = state;
+    this.el.hidden = state.lanes.first + state.lanes.items.length === 0;
     this.index.update(state.signals);
     const turns = state.lanes.first + state.lanes.items.length, signals = state.signals.first + state.signals.items.length;
     const kept = state.signals.first || state.lanes.first ? ` (the newest ${count(state.signals.items.length)} signals of ${plural(state.lanes.items.length, "turn")} are kept)` : "";
@@ -187,7 +188,7 @@ export class Timeline {
     const style = getComputedStyle(this.el), of = (/** @type {string} */ name) => style.getPropertyValue(`--ln-ink-${name}`).trim() || style.color;
     this.font = `11px ${style.fontFamily || "sans-serif"}`;
     const ink = { text: style.color, font: this.font };
-    for (const name of ["dim", "grid", "wait", "bar", "move", "good", "bad", "warn"]) ink[name] = of(name);
+    for (const name of ["dim", "grid", "wait", "bar", "mark", "move", "good", "bad", "warn"]) ink[name] = of(name);
     return ink;
   }
 }
