@@ -32,6 +32,7 @@ from lionnb import taps
 from lionnb._display import mimebundle, show
 from lionnb.errors import AdoptionError, WrongLoopError
 from lionnb.history import log_loose_ends, warn_of_loose_ends
+from lionnb.kernel import wake_on_signals
 from lionnb.offline import QuietLogger, ensure_token_data, quiet_log_config
 from lionnb.records import TurnOutcome, TurnRecord, WaiterRecord
 from lionnb.signals import UPSTREAM_LIFECYCLE, RunFailed, RunStart, build_run_end
@@ -151,6 +152,7 @@ class Branch(StockBranch):
         if quiet:
             kw["log_config"] = quiet_log_config()
         ensure_token_data()
+        wake_on_signals()
         super().__init__(**kw)
         if quiet:  # lionagi's default writes ./data/logs: at 50 entries, after `async with`, and when the process ends
             self._log_manager = QuietLogger(logs=self.logs)
@@ -537,5 +539,6 @@ def wrap(branch: Any) -> Branch:
         if getattr(hook, "__func__", None) is cls._schedule_emit:
             hooks[i] = branch._schedule_emit
     ensure_token_data()
+    wake_on_signals()
     assert isinstance(branch, Branch)
     return branch
