@@ -22,6 +22,7 @@ from sqlalchemy.pool import StaticPool
 
 from lionnb.errors import StoreError, StoreVersionError
 from lionnb.store import schema
+from lionnb.store.faults import release
 from lionnb.store.location import Location
 from lionnb.store.schema import meta, metadata
 
@@ -131,8 +132,8 @@ def _on_connect(wait_s: float) -> Any:
     pragmas = (f"busy_timeout={int(wait_s * 1000)}", "synchronous=full", "foreign_keys=on", "secure_delete=on")
 
     def connect(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
         try:
-            cursor = connection.cursor()
             for pragma in pragmas:
                 cursor.execute(f"PRAGMA {pragma}")
             # Before the journal mode: that would write into the header of somebody else's WAL file.
@@ -140,6 +141,7 @@ def _on_connect(wait_s: float) -> Any:
             _no_wal(cursor)
             cursor.close()
         except BaseException:
+            cursor.close()
             connection.close()  # the pool does not, and the connection's thread would stay
             raise
 
@@ -165,6 +167,7 @@ def _no_wal(cursor: Any) -> None:
     except sqlite3.OperationalError as exc:
         if not was_wal:
             raise
+        release(exc)
         error = StoreError(WAL_IN_USE)
         error.cause = exc
         raise error from None

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+import traceback
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from lionnb.errors import StoreError, StoreVersionError
 
-__all__ = ("is_database_error", "retryable", "translate")
+__all__ = ("is_database_error", "release", "retryable", "translate")
 
 LOCKED: Final = (
     "the control database stayed locked by another program, so nothing was written. Try again; if it stays so, look "
@@ -53,7 +55,10 @@ DIFFERENT: Final = (
     "the control database does not look as lionnb left it (a table or a column is missing or was changed by hand), so "
     "nothing was written. Name another database with LIONNB_DB."
 )
-OTHER: Final = "the control database refused the operation, so nothing was written. The driver's error is in `.cause`."
+OTHER: Final = (
+    "the control database refused the operation. Look at what stands there before you repeat it; the driver's error is "
+    "in `.cause`."
+)
 
 _SQLITE: Final = (  # by error name; the first that fits
     ("SQLITE_BUSY", LOCKED),
@@ -93,6 +98,8 @@ _ERRNO: Final = {
     errno.EDQUOT: FULL,
     errno.ENOTDIR: CANNOT_OPEN,
     errno.EISDIR: NOT_A_DATABASE,
+    errno.ELOOP: CANNOT_OPEN,
+    errno.ENAMETOOLONG: CANNOT_OPEN,
     errno.EIO: IO,
 }
 
@@ -136,16 +143,27 @@ def _sentence(exc: BaseException) -> str:
     for e in chain:
         if isinstance(e, OSError) and e.errno in _ERRNO:
             return _ERRNO[e.errno]
-    if any(
-        isinstance(e, (ConnectionError, TimeoutError)) or "ConnectionDoesNotExist" in type(e).__name__ for e in chain
-    ):
+    if any(isinstance(e, PoolTimeout) for e in chain):
+        return LOCKED
+    if any(isinstance(e, (OSError, TimeoutError)) or getattr(e, "connection_invalidated", False) for e in chain):
         return UNREACHABLE
-    return OTHER if not any(isinstance(e, OSError) for e in chain) else UNREACHABLE
+    return OTHER
+
+
+def release(exc: BaseException) -> None:
+    """Drop the local variables of the frames that *exc* and its causes came through; the traceback's lines stay.
+
+    A notebook keeps the last error. Through its frames it would keep a cursor, and with it a connection that was
+    closed and yet holds the file's lock until the next error.
+    """
+    for one in _chain(exc):
+        traceback.clear_frames(one.__traceback__)
 
 
 def translate(exc: BaseException) -> StoreError:
     """Return the error to raise instead of *exc*, ``from None``: one sentence, the original in ``cause``."""
     text = _sentence(exc)
+    release(exc)
     error = StoreVersionError(text) if text == NOT_A_DATABASE else StoreError(text)
     error.cause = exc
     return error

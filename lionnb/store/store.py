@@ -99,11 +99,18 @@ class Store:
     def close(self, timeout_s: float = 5.0) -> None:
         """Take no more work, let what was submitted finish (for at most *timeout_s* seconds), close the connections.
 
-        Idempotent. From any thread but the control thread. A store inherited through ``fork`` is left alone.
+        Idempotent. A store inherited through ``fork`` is left alone.
+
+        Raises:
+            StoreError: Called on the control thread, which cannot wait for itself.
         """
         if self._pid != os.getpid():
             return
         with self._lock:
+            if self._thread is not None and self._thread.loop is _loop_here():
+                raise StoreError(
+                    "the control thread cannot close the store that it runs: close it from another thread."
+                )
             self._closed = True
             thread, self._thread = self._thread, None
             pending = tuple(self._pending)
@@ -130,6 +137,13 @@ class Store:
             core, self._core = self._core, None
             if core is not None:
                 await core.aclose()
+
+
+def _loop_here() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 _stores: dict[Location, Store] = {}
