@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.lab import KERNEL, LabServer, NotebookPage, Stage, Theme, chromium_path, launch_options
+from tests.lab import KERNEL, LabServer
+from tests.notebook_page import NotebookPage, Stage, Theme, chromium_path, launch_options
 
 HERE = Path(__file__).parent
 
