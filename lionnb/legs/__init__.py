@@ -12,7 +12,7 @@ __all__ = ("Leg", "LegResult", "LegTurn", "Receipt", "legs", "start_leg")
 
 
 class _Package(ModuleType):
-    """The import system binds ``lionnb.legs`` to this package, whatever `lionnb` says; ``lionnb.legs()`` works still."""
+    """The import system binds ``lionnb.legs`` to this package whatever `lionnb` says; ``lionnb.legs()`` still works."""
 
     def __call__(self) -> tuple[Leg, ...]:
         return legs()
