@@ -120,8 +120,9 @@ LEGS: dict[str, Column] = {
 
 def _series(values: list[Any], dtype: Any) -> pd.Series[Any]:
     if dtype == INSTANT:
-        return pd.Series(pd.to_datetime(pd.Series(values, dtype="float64"), unit="s", utc=True), dtype=INSTANT)
-    return pd.Series(values, dtype=dtype)
+        values = list(pd.to_datetime(pd.Series(values, dtype="float64"), unit="s", utc=True))
+    made: pd.Series[Any] = pd.Series(values, dtype=dtype)
+    return made
 
 
 def _frame(columns: dict[str, Column], rows: Sequence[Any]) -> pd.DataFrame:
