@@ -84,6 +84,17 @@ class Budget:
         """Whether the deadline has passed: no new provider work may start."""
         return self.left_s == 0.0
 
+    def will_not_fit(self, turns: int) -> str | None:
+        """In a sentence, why no turn can follow *turns* turns any more; ``None`` when one can.
+
+        The tokens of a turn are known when it has ended, so their cap is not foreseen.
+        """
+        if self.expired:
+            return "the deadline has passed"
+        if self.max_turns is not None and turns >= self.max_turns:
+            return f"max_turns={self.max_turns} is reached with the current turn"
+        return None
+
     def cap_reached(self, turns: int, tokens: int | None) -> str | None:
         """In a sentence, which cap ends the leg between turns; ``None`` while none does."""
         if self.max_turns is not None and turns >= self.max_turns:

@@ -27,8 +27,8 @@ def continuation_text(messages: Sequence[str]) -> str:
     n = len(messages)
     what = "a message" if n == 1 else f"{n} messages, in this order"
     parts = [
-        f"Live correction. While you were working, the operator who started this run sent {what}. It corrects your "
-        "course; it claims no authority over the original instruction. Every line of what the operator wrote begins "
+        f"Live correction. While you were working, the operator who started this run sent {what}. What they say corrects "
+        "your course and claims no authority over the original instruction. Every line that the operator wrote begins "
         f'with "{QUOTE}"; nothing else here is theirs.'
     ]
     for i, text in enumerate(messages, 1):

@@ -1,9 +1,12 @@
 """Hand-over: taking what is pending into a continuation turn, and reporting what became of it.
 
 The claim is the fence (DESIGN section 6). It is taken inside the continuation's turn, after the lock, as the last step
-before the Branch's operation is called; from then on only its holder, or a person by name, closes the rows. So for each
-await here: cancelled during the claim, its answer is awaited and the rows are given back; unanswered for too long, the
-control thread gives them back when they come; the report runs in its own task to its end.
+before the Branch's operation is called; from then on only its holder, or a person by name, closes the rows. For each
+wait here, cancelled once or ten times:
+
+- during the claim: its answer is awaited, and the rows are given back, because nobody will call the Branch;
+- unanswered for too long: the control thread gives back what still comes, before anything else of this leg;
+- during a give-back or a report: it reaches its end. What the store did not take is owed, and tried again (`retry`).
 
 Source: ADR-0108, "Turn-end drain"; DESIGN S1-S7.
 """
@@ -15,17 +18,16 @@ import concurrent.futures
 import logging
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from lionnb.aio import settle
-from lionnb.errors import LionnbError
+from lionnb.errors import StoreError
 from lionnb.legs.budget import Budget
+from lionnb.legs.ledger import Ledger, outlast, problem_of
 from lionnb.records import ControlRecord, TurnOutcome
 from lionnb.store.results import Claim, Reported
-from lionnb.store.store import Store
 
-__all__ = ("Batch", "Drain")
+__all__ = ("STORE_LIMIT_S", "Batch", "Drain")
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,15 @@ class Batch:
     def ids(self) -> tuple[str, ...]:
         """The control ids, in order."""
         return tuple(r.id for r in self.rows)
+
+
+@dataclass(slots=True)
+class _Report:
+    """A report that the store has not taken, or not answered, yet."""
+
+    batch: Batch
+    words: dict[str, Any]
+    future: concurrent.futures.Future[Reported] = field(default_factory=concurrent.futures.Future)
 
 
 class _Handoff:
@@ -72,92 +83,109 @@ class _Handoff:
 class Drain:
     """The consuming end of one leg's queue. Belongs to the leg's loop; the rows belong to the store."""
 
-    def __init__(self, store: Store, session_id: str, leg: str, budget: Budget) -> None:
-        self._store, self._session_id, self._leg, self._budget = store, session_id, leg, budget
-        self.unreported: list[tuple[Batch, dict[str, Any]]] = []  # reports that the store did not take
+    def __init__(self, ledger: Ledger, session_id: str, leg: str, budget: Budget) -> None:
+        self._ledger, self._session_id, self._leg, self._budget = ledger, session_id, leg, budget
+        self._reports: list[_Report] = []
+        self._returns: list[str] = []  # claims whose rows still have to be given back
         self.owned = True  # whether the run was still this leg's at the last claim
 
+    @property
+    def expired(self) -> bool:
+        """Whether the deadline has passed: no new provider work may start."""
+        return self._budget.expired
+
+    @property
+    def owing(self) -> bool:
+        """Whether there is something that the store has not taken yet."""
+        return bool(self._reports or self._returns)
+
+    # ------------------------------------------------------------------ claim
     async def take(self) -> Batch | None:
         """Claim everything pending; ``None`` when there is nothing, or no time, or no store to take it from.
 
-        Cancelled, it leaves no row delivering.
+        Cancelled, it leaves no row delivering while the store answers.
         """
         if self._budget.expired:
             return None
         handoff = _Handoff()
-        future = self._store.submit(lambda core: self._claim(core, handoff))
-        # In its own task: a cancellation waits for the answer (milliseconds), so that the rows' owner is known.
-        done = await settle(_bounded(future), name="lionnb-claim")
-        claim = done.result
-        if isinstance(done.error, TimeoutError):
-            log.warning("the control database did not answer for %.0f s: the steers stay pending", STORE_LIMIT_S)
-            if not handoff.abandon():  # the rows came in the same moment: the control thread is returning them now
-                claim = future.result()
-        elif done.error is not None:
-            log.warning("the steers of this leg stay pending: %s", done.error)
+        future = self._ledger.submit(lambda core: self._claim(core, handoff))
+        cancelled = await outlast(future, STORE_LIMIT_S)
+        if not future.done() and not handoff.abandon():
+            cancelled = await outlast(future) or cancelled  # the rows came in that very moment
+        problem = problem_of(future)
+        if problem is not None:
+            log.warning("the steers of this leg stay pending: %s", problem)
+        claim = future.result() if problem is None else None
+        if claim is not None and not claim.rows:
+            self.owned = claim.owned
         batch = Batch(claim.token, claim.rows) if claim is not None and claim.rows else None
-        if batch is None:
-            self.owned = claim is None or claim.owned
-        elif done.cancelled is not None or done.error is not None or self._budget.expired:
-            # Nobody calls the Branch any more. The claim is I/O too, and can cross the deadline by itself.
-            await self.give_back(batch)
+        # The claim is I/O too, and can cross the deadline by itself: then nobody calls the Branch any more.
+        if batch is not None and (cancelled is not None or self._budget.expired):
+            cancelled = await self.give_back(batch) or cancelled
             batch = None
-        if done.cancelled is not None:
-            raise done.cancelled
+        if cancelled is not None:
+            raise cancelled
         return batch
 
     async def _claim(self, core: Any, handoff: _Handoff) -> Claim | None:
-        """On the control thread: claim, and give back at once if nobody waits for it any more."""
+        """On the control thread: claim, and give back at once what nobody waits for any more."""
         claim: Claim = await core.claim_all(self._session_id, self._leg, time.time())
-        if claim.rows and not handoff.deliver():
+        if not claim.rows or handoff.deliver():
+            return claim
+        try:
             await core.give_back(claim.token, time.time())
-            return None
-        return claim
+        except StoreError as exc:
+            self._returns.append(claim.token)
+            log.warning("steers that nobody waits for read as delivering until they can be given back: %s", exc)
+        return None
 
-    async def give_back(self, batch: Batch) -> None:
-        """The Branch was never called with these rows: they are pending again. Runs to its end; its errors are logged."""
-        future = self._store.submit(lambda core: core.give_back(batch.token, time.time()))
-        done = await settle(_bounded(future), name="lionnb-give-back")
-        if done.error is not None:
-            log.warning("steers could not be given back and read as delivering: %s", done.error)
-        if done.cancelled is not None:
-            raise done.cancelled
+    async def give_back(self, batch: Batch) -> asyncio.CancelledError | None:
+        """The Branch was never called with these rows: pending again. Returns the cancellation it outlasted."""
+        answer = await self._ledger.ask(lambda core: core.give_back(batch.token, time.time()), STORE_LIMIT_S)
+        if answer.problem is not None:
+            self._returns.append(batch.token)  # giving back twice is harmless
+            log.warning("steers read as delivering until they can be given back: %s", answer.problem)
+        return answer.cancelled
 
     # ------------------------------------------------------------------ report
     async def report(
         self, batch: Batch, *, turn_id: str, outcome: TurnOutcome, in_history: bool | None, note: str | None = None
-    ) -> Reported | None:
-        """Record what the turn that carried *batch* came to. Runs to its end under any number of cancellations.
+    ) -> asyncio.CancelledError | None:
+        """Record what the turn that carried *batch* came to; reach the end under any number of cancellations.
 
-        ``None``: the store did not take it; it is kept and tried again (`retry`). The work is done all the same.
+        Returns the last cancellation, which the caller must raise. What the store does not take is owed.
         """
         words = {"turn_id": turn_id, "turn_outcome": outcome.value, "in_history": in_history, "note": note}
-        done = await settle(self._report(batch, words), name="lionnb-report")
-        if done.cancelled is not None:
-            raise done.cancelled
-        return done.result
+        return await self._send(_Report(batch, words))
 
-    async def _report(self, batch: Batch, words: dict[str, Any]) -> Reported | None:
-        try:
-            async with asyncio.timeout(STORE_LIMIT_S):
-                reported = await self._store.run(
-                    lambda core: core.report(batch.token, expected=batch.ids, now=time.time(), **words)
-                )
-        except (LionnbError, TimeoutError) as exc:
-            log.warning("what became of %d steer(s) could not be recorded yet: %s", len(batch.rows), exc or "no answer")
-            self.unreported.append((batch, words))
-            return None
-        for cid in (*reported.late, *reported.lost):
+    async def _send(self, report: _Report) -> asyncio.CancelledError | None:
+        batch, words = report.batch, report.words
+        report.future = self._ledger.submit(
+            lambda core: core.report(batch.token, expected=batch.ids, now=time.time(), **words)
+        )
+        return await self._settle(report)
+
+    async def _settle(self, report: _Report) -> asyncio.CancelledError | None:
+        cancelled = await outlast(report.future, STORE_LIMIT_S)
+        problem = problem_of(report.future)
+        if problem is not None:
+            log.warning("what became of %d steer(s) could not be recorded yet: %s", len(report.batch.rows), problem)
+            self._reports.append(report)
+            return cancelled
+        said = report.future.result()
+        for cid in (*said.late, *said.lost):
             log.warning("steer %s was closed by somebody else meanwhile: this leg's report changed no outcome", cid[:8])
-        return reported
+        return cancelled
 
-    async def retry(self) -> None:
-        """Try again what the store did not take. Never raises but for a cancellation."""
-        again, self.unreported = self.unreported, []
-        for batch, words in again:
-            await self._report(batch, words)
-
-
-async def _bounded(future: concurrent.futures.Future[Any]) -> Any:
-    async with asyncio.timeout(STORE_LIMIT_S):
-        return await asyncio.shield(asyncio.wrap_future(future))
+    async def retry(self) -> asyncio.CancelledError | None:
+        """Try again, once, what the store did not take. Raises nothing; returns the cancellation it outlasted."""
+        cancelled: asyncio.CancelledError | None = None
+        reports, self._reports = self._reports, []
+        for report in reports:
+            # One that is only late may still land: a second one beside it would find the rows closed, by itself.
+            again = self._send if report.future.done() else self._settle
+            cancelled = await again(report) or cancelled
+        returns, self._returns = self._returns, []
+        for token in returns:
+            cancelled = await self.give_back(Batch(token, ())) or cancelled
+        return cancelled

@@ -1,9 +1,12 @@
 """`Leg`: a background run on one Branch, in the Branch's own event loop, that a person can steer.
 
-A leg is one task. Each of its turns is a task of its own, so that ending a turn and ending the leg are different things.
+A leg is one task. Each of its turns is a task of its own, so that ending a turn and ending the leg are two things.
 Between turns it drains: what is pending goes into one continuation turn; with nothing pending the leg ends, and it
-never idles for more. Only the main loop writes a leg's fields; `steer`, `cancel_turn`, `redirect` and `stop` hand over
+never idles for more. Only its loop writes a leg's fields; `steer`, `cancel_turn`, `redirect` and `stop` hand over
 and may be called from any thread.
+
+The end is written by the leg's own task (`_close`), through waits that nothing can break. Where that task never runs,
+or is lost with its loop, `bury` writes it from whatever thread notices.
 
 Source: ADR-0108; DESIGN sections 6 and 7.
 """
@@ -15,23 +18,27 @@ import concurrent.futures
 import getpass
 import logging
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lionnb._display import mimebundle, show
-from lionnb.aio import OwnedTasks, finish, settle, wait_for_thread
-from lionnb.errors import LegFailedError, LionnbError, SteerRefusedError
+from lionnb.aio import OwnedTasks
+from lionnb.errors import LegFailedError, SteerRefusedError, TurnDeadlockError
 from lionnb.feed import Feed
 from lionnb.legs.budget import Budget
-from lionnb.legs.drain import Drain
-from lionnb.legs.receipt import Receipt, sentence_of
+from lionnb.legs.drain import STORE_LIMIT_S, Drain
+from lionnb.legs.ledger import Ledger, hand_over, outlast, problem_of, process_identity, wait_for
+from lionnb.legs.receipt import LANDS, Outlook, Receipt
 from lionnb.legs.result import LegResult, LegTurn
 from lionnb.legs.states import FOLLOWS, LegPhase, TurnEnd, step
-from lionnb.legs.turn import LegTurnRunner
-from lionnb.records import ControlRecord, Fate, RunStatus, SessionSpec, Usage, chip_of, fate_of
-from lionnb.store.door import normalise
+from lionnb.legs.steering import Steering
+from lionnb.legs.turn import Operation, TurnRun, prompt
+from lionnb.records import RunStatus, SessionRecord, SessionSpec, Usage
+from lionnb.store.results import EndResult
 from lionnb.turns import context as ctxs
 
 if TYPE_CHECKING:
@@ -43,7 +50,7 @@ __all__ = ("HEARTBEAT_S", "Leg", "who")
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 60.0
-RECORDED_WITHIN_S = 0.25  # how long `steer` waits for its row; longer, the receipt says "being recorded"
+TAKEN = "the run was ended or taken over by somebody else"
 
 
 def who() -> str:
@@ -61,12 +68,13 @@ def new_run_id(now: float) -> str:
     return time.strftime("%Y%m%dT%H%M%S", time.gmtime(now)) + "-" + uuid.uuid4().hex[:6]
 
 
-def _inside_turn() -> str | None:
-    """The turn in whose lineage this code runs; a row made there is marked."""
-    for binding in reversed(ctxs.chain()):
-        if binding.turn.scope is not None and not binding.exported:
-            return str(binding.turn.context.turn_id)
-    return None
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """How a leg ends, and why."""
+
+    status: RunStatus
+    note: str | None = None
+    error: BaseException | None = None  # a fault outside of its turns
 
 
 class Leg:
@@ -84,39 +92,61 @@ class Leg:
         store: Store,
         by: str,
         heartbeat_s: float | None,
-        after: Leg | None,
+        after: tuple[Leg, ...],
     ) -> None:
-        now = time.time()
+        self.created_at = time.time()
         self.branch, self.instruction, self.name, self.op = branch, instruction, name, op
-        self.session_id, self.run_id, self.by = uuid.uuid4().hex, new_run_id(now), by
-        self.created_at = now
-        self.feed = Feed()
+        self.session_id, self.run_id, self.by = uuid.uuid4().hex, new_run_id(self.created_at), by
+        self.feed, self.loop = Feed(), asyncio.get_running_loop()
         self._token = f"leg-{uuid.uuid4().hex[:12]}"
-        self._store, self._budget, self._after = store, budget, after
-        self.loop = asyncio.get_running_loop()
-        self._phase = LegPhase.WAITING
-        self._status = RunStatus.RUNNING
+        self._store, self._budget, self._heartbeat_s = store, budget, heartbeat_s
+        self._phase, self._status = LegPhase.WAITING, RunStatus.RUNNING
         self._note: str | None = None
-        self._store_problem: str | None = None
         self._turns: list[LegTurn] = []
-        self._receipts: dict[str, Receipt] = {}
-        self._published: list[Callable[[], None]] = []
-        self._why_cancelled: TurnEnd | None = None
-        self._stopping = False
-        self._turn_task: asyncio.Task[None] | None = None
+        self._calls = 0  # turns that called the Branch
+        self._turn: TurnRun | None = None
         self._tasks = OwnedTasks("a leg's turn")
-        self._drain = Drain(store, self.session_id, self._token, budget)
-        self._runner = LegTurnRunner(branch, op, arguments, self.session_id, self._drain)
-        self._runner.why_cancelled = lambda: self._why_cancelled
-        self._registered: concurrent.futures.Future[Any] | None = None
+        self._stopping = False
+        self._stands: SessionRecord | None = None  # the run's row, once it is known to have ended
+        self._end_future: concurrent.futures.Future[EndResult] | None = None
         self._done: concurrent.futures.Future[LegResult] = concurrent.futures.Future()
-        self._heartbeat_s = heartbeat_s
+        self._published: list[Callable[[], None]] = []
         self._beat: asyncio.TimerHandle | None = None
-        self._unwatch: Callable[[], None] = store.watch(self.session_id, self._changed)
-        self._quiet_chunks = branch.turns.listen(
-            lambda _: None, chunks=True
-        )  # text as it comes, for a view opened later
-        self.task = self.loop.create_task(self._main(), name=f"lionnb-leg-{self.run_id}")
+        self._ledger = Ledger(store, self._spec)
+        self._drain = Drain(self._ledger, self.session_id, self._token, budget)
+        self._operation = Operation(branch, op, arguments, self.session_id)
+        self._steering = Steering(
+            self._ledger, self.session_id, self.feed, self.loop, self._outlook, lambda: self.turn_id
+        )
+        self._unwatch = store.watch(self.session_id, self._steering.changed)
+        # Text as it comes is wanted from the beginning, for a view that is opened later.
+        self._quiet_chunks = branch.turns.listen(lambda _: None, chunks=True)
+        self._after, self._go = after, self.loop.create_future()
+        if not after:
+            budget.start()
+        # At once, so that a steer in the next line finds its run.
+        self._registering = self._ledger.register()
+        # A leg that is started by a tool, or by the consumer of a stream, is no part of that turn.
+        self.task = self.loop.create_task(self._main(), name=f"lionnb-leg-{self.run_id}", context=ctxs.outside())
+        self.task.add_done_callback(lambda _: self.bury(RunStatus.CANCELLED, "the leg's task was cancelled"))
+
+    def _spec(self) -> SessionSpec:
+        """The run's row, at the moment it is written (on the control thread)."""
+        started = self._budget.started is not None
+        left = self._budget.left_s if started else None  # a leg that waits for others has no deadline yet
+        return SessionSpec(
+            id=self.session_id,
+            run_id=self.run_id,
+            name=self.name,
+            branch_id=str(self.branch.id),
+            leg=self._token,
+            instruction=prompt(self.instruction)[:2_000],
+            created_at=self.created_at,
+            created_by=self.by,
+            timeout_s=self._budget.timeout_s,
+            deadline_at=None if left is None else time.time() + left,
+            **process_identity(),
+        )
 
     # ------------------------------------------------------------------ reading
     @property
@@ -131,8 +161,8 @@ class Leg:
 
     @property
     def live(self) -> bool:
-        """Whether it has not ended."""
-        return self._phase is not LegPhase.ENDED
+        """Whether it has not ended. A leg whose event loop was closed under it has."""
+        return self._phase is not LegPhase.ENDED and not self.loop.is_closed()
 
     @property
     def turns(self) -> tuple[LegTurn, ...]:
@@ -142,7 +172,7 @@ class Leg:
     @property
     def receipts(self) -> tuple[Receipt, ...]:
         """The receipts of the steers sent through this object, in order."""
-        return tuple(dict.fromkeys(list(self._receipts.values())))
+        return self._steering.receipts
 
     @property
     def usage(self) -> Usage:
@@ -152,7 +182,8 @@ class Leg:
     @property
     def turn_id(self) -> str | None:
         """The id of its running turn; ``None`` between turns and while it waits for the Branch."""
-        return self._runner.turn_id
+        turn = self._turn
+        return None if turn is None else turn.turn_id
 
     @property
     def budget(self) -> Budget:
@@ -192,55 +223,19 @@ class Leg:
             by: Who says it; the hub's user or the account.
 
         Raises:
-            SteerRefusedError: Blank, not a string, too long, NUL or lone surrogates; or the leg has ended. No row.
+            SteerRefusedError: Blank, not a string, too long, NUL or lone surrogates; the leg has ended; or the store
+                could not record it. No row.
 
         Source: ADR-0108.
         """
-        text = normalise(text)
         if not self.live or self._phase is LegPhase.ENDING:
+            self._look_for_loop()
             raise SteerRefusedError(
                 "ended",
-                f"leg {self.run_id} has ended ({self._status.value}), so nothing can land in it any more: start another leg "
-                "on its Branch, which still has the whole history.",
+                f"leg {self.run_id} {self._how_it_stands()}, so nothing can land in it any more: start another leg on "
+                "its Branch, which still has the whole history.",
             )
-        if self._store_problem is not None:
-            raise SteerRefusedError("unknown", f"this leg cannot be steered: {self._store_problem}")
-        turn = _inside_turn()
-        author = f"turn:{turn}" if turn is not None else by or who()
-        receipt = Receipt(text, uuid.uuid4().hex, key)
-        receipt.expects(self._left)
-        self._receipts[receipt.control_id] = receipt
-        future = self._store.submit(lambda core: self._admit(core, receipt, author))
-        wait_for_thread(future, RECORDED_WITHIN_S)
-        if receipt.refusal is not None:
-            self._receipts.pop(receipt.control_id, None)
-            raise SteerRefusedError(*receipt.refusal)
-        return receipt
-
-    async def _admit(self, core: Any, receipt: Receipt, author: str) -> None:
-        """On the control thread. Never raises: the receipt says what happened."""
-        try:
-            if self._registered is not None and not self._registered.done():
-                await asyncio.wrap_future(self._registered)
-            got = await core.admit(
-                self.session_id,
-                text=receipt.text,
-                by=author,
-                key=receipt.key,
-                control_id=receipt.control_id,
-                now=time.time(),
-            )
-        except LionnbError as exc:
-            receipt.refuse("unknown", f"it could not be recorded: {exc}")
-            return
-        if got.control is None:
-            receipt.refuse(*got.refusal)
-            return
-        if got.duplicate:  # the same steer again: this receipt follows the row that is there
-            self._receipts.pop(receipt.control_id, None)
-            receipt.control_id = got.control.id
-            self._receipts.setdefault(receipt.control_id, receipt)
-        receipt.admitted(got.control, got.position)
+        return self._steering.steer(text, key, by or who())
 
     def cancel_turn(self, turn_id: str | None = None) -> bool:
         """End the current turn and go on to what is pending. From any thread.
@@ -249,50 +244,41 @@ class Leg:
         operation of CLI endpoints: on an API model a CANCEL directive alone would end as *not consumed*.
 
         Args:
-            turn_id: The turn it is meant for; ``None`` means whichever runs. Another id changes nothing.
+            turn_id: The turn it is meant for; ``None`` means the one that runs now. A later turn is never touched.
 
         Returns:
             Whether there was such a turn to cancel.
         """
-        if not self.live or (turn_id is not None and turn_id != self.turn_id):
+        turn = self._turn
+        if turn is None or not self.live or not turn.open or (turn_id is not None and turn_id != turn.turn_id):
             return False
-        if self._turn_task is None or self._turn_task.done():
-            return False
-        self._call_home(lambda: self._cancel(TurnEnd.TURN_CANCELLED, turn_id))
+        self._call_home(lambda: turn.cancel(TurnEnd.TURN_CANCELLED))
         return True
 
     def redirect(self, text: str, *, key: str | None = None, by: str | None = None) -> Receipt:
-        """`steer`, and then `cancel_turn`: the "no, do this", still warm. From any thread; raises as `steer`."""
+        """`steer`, and then `cancel_turn`: the "no, do this", still warm. From any thread; raises as `steer`.
+
+        The row is written before the turn is cancelled. A turn that has not begun is not cancelled: it takes the steer
+        along.
+        """
+        turn = self._turn  # what runs when the person says so: not the turn that may follow and carry this very text
         receipt = self.steer(text, key=key, by=by)
-        receipt.when_recorded(lambda: self._call_home(lambda: self._cancel(TurnEnd.TURN_CANCELLED, None)))
+        if turn is not None:
+            receipt.when_recorded(lambda: self._call_home(lambda: turn.make_way(receipt.control_id)))
         return receipt
 
     def stop(self) -> None:
         """End the leg: its turn is cancelled, what is pending is rejected. From any thread; twice is harmless."""
-        self._call_home(self._stop)
+        if self.live:
+            self._call_home(self._stop)
 
     def _stop(self) -> None:
-        if not self.live or self._stopping:
-            return
         self._stopping = True
-        if self._phase is LegPhase.WAITING:
-            self.task.cancel()  # behind another leg, it has no turn that could be cancelled
-        self._cancel(TurnEnd.STOPPED, None)
+        self._see_if_free()
+        if self._turn is not None:
+            self._turn.cancel(TurnEnd.STOPPED)
 
-    def _cancel(self, why: TurnEnd, turn_id: str | None) -> None:
-        """Main loop. A later, stronger reason (stop) replaces an earlier one; the first cancellation stays the only one."""
-        task = self._turn_task
-        if task is None or task.done() or (turn_id is not None and turn_id != self.turn_id):
-            return
-        first = self._why_cancelled is None
-        if first or why is TurnEnd.STOPPED:
-            self._why_cancelled = why
-        if first:
-            task.cancel()
-
-    def _call_home(self, fn: Callable[[], None]) -> None:
-        if self.loop.is_closed():
-            raise LionnbError(f"leg {self.run_id}'s event loop has closed: it ended with it.")
+    def _call_home(self, fn: Callable[[], object]) -> None:
         try:
             here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -300,7 +286,12 @@ class Leg:
         if here is self.loop:
             fn()
         else:
-            self.loop.call_soon_threadsafe(fn)
+            hand_over(self.loop, fn)
+
+    def _how_it_stands(self) -> str:
+        if self._phase is LegPhase.ENDED:
+            return f"has ended ({self._status.value})"
+        return "is ending" if not self.loop.is_closed() else "has ended with its event loop"
 
     # ------------------------------------------------------------------ the result
     def __await__(self) -> Generator[Any, None, LegResult]:
@@ -311,13 +302,20 @@ class Leg:
 
         Raises:
             LegFailedError: A turn raised; the provider's error is its cause. Stopped and timed-out legs return.
+            TurnDeadlockError: Awaited by the owner of a turn on the leg's own Branch, which the leg waits for.
         """
+        self._look_for_loop()
+        self._see_deadlock()
         try:
-            return await asyncio.shield(asyncio.wrap_future(self._done))
+            return await wait_for(self._done)
         finally:
             # nbclient drops what a task of an earlier cell publishes: the awaiting cell says the end again
             if self._done.done():
                 self._tell_published()
+
+    def when_ended(self, fn: Callable[[], None]) -> None:
+        """Call *fn* once the leg has ended, at once if it has; on whatever thread that is known."""
+        self._done.add_done_callback(lambda _: fn())
 
     def when_published(self, fn: Callable[[], None]) -> None:
         """Call *fn* in the leg's loop when its end is to be shown: when it ends, and from each cell that awaits it."""
@@ -330,183 +328,241 @@ class Leg:
             except Exception:
                 log.exception("a view of leg %s could not be published", self.run_id)
 
+    def _see_deadlock(self) -> None:
+        """A turn that awaits a leg on its own Branch waits for a turn that waits for it."""
+        binding = ctxs.find_binding(self.branch.turn_state)
+        if binding is None or not self.live:
+            return
+        row, mine = binding.turn.row, binding.turn.progress is asyncio.current_task()
+        names = (f"turn {(row.turn_id or '')[:8]} ({row.operation})", f"leg {self.run_id}")
+        if mine or binding.exported:
+            raise TurnDeadlockError((*names, names[0]))
+        log.warning("this wait may never end: %s waits for %s, and that for the same Branch", *names)
+
     # ------------------------------------------------------------------ the task
     async def _main(self) -> None:
-        end: RunStatus = RunStatus.CANCELLED
-        note: str | None = "the leg's task was cancelled"
-        error: BaseException | None = None
+        cancelled: BaseException | None = None
+        ending = _Ending(RunStatus.CANCELLED, "the leg's task was cancelled")
         try:
-            if self._after is not None:
-                await settle_done(self._after)
-            self._to(LegPhase.STARTING)
-            await self._register()
-            self._to(LegPhase.BETWEEN)
-            end, note = await self._work()
-        except asyncio.CancelledError:
+            await self._wait_for_others()
+            await self._start()
+            ending = await self._work()
+        except GeneratorExit:  # destroyed, with or after its loop: nothing may be awaited
+            self.bury(RunStatus.LOST, "its event loop was closed")
             raise
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit) as exc:
+            cancelled = exc
         except BaseException as exc:
-            end, note, error = RunStatus.FAILED, f"{type(exc).__name__}: {exc}", exc
+            ending = _Ending(RunStatus.FAILED, f"{type(exc).__name__}: {exc}", exc)
             log.exception("leg %s failed outside of its turns", self.run_id)
-        finally:
-            # In its own task: whatever cancels this one (a closing loop, a kernel), the record is written.
-            await finish(self._close(end, note, error), name=f"lionnb-end-{self.run_id}")
+        cancelled = await self._close(ending) or cancelled
+        if cancelled is not None:
+            raise cancelled
 
     def _to(self, phase: LegPhase) -> None:
         self._phase = step(self._phase, phase)
         self._say()
 
-    async def _register(self) -> None:
-        """Write the run's row. A store that cannot is said once; the leg goes on, and cannot be steered."""
+    async def _wait_for_others(self) -> None:
+        for leg in self._after:
+            leg.when_ended(lambda: hand_over(self.loop, self._see_if_free))
+        self._see_if_free()
+        await self._go
+
+    def _see_if_free(self) -> None:
+        if not self._go.done() and (self._stopping or not any(leg.live for leg in self._after)):
+            self._go.set_result(None)
+
+    async def _start(self) -> None:
+        """Let the store write the run's row first; one that does not answer holds no agent up for long."""
+        self._to(LegPhase.STARTING)
         self._budget.start()
-        now, left = time.time(), self._budget.left_s
-        spec = SessionSpec(
-            id=self.session_id,
-            run_id=self.run_id,
-            name=self.name,
-            branch_id=str(self.branch.id),
-            leg=self._token,
-            instruction=self._runner.prompt(self.instruction)[:2_000],
-            created_at=self.created_at,
-            created_by=self.by,
-            timeout_s=self._budget.timeout_s,
-            deadline_at=None if left is None else now + left,
-            **process_identity(),
-        )
-        future = self._store.submit(lambda core: core.start_session(spec, time.time()))
-        self._registered = future
-        done = await settle(_await(future), name="lionnb-register")
-        if done.error is not None:
-            if not isinstance(done.error, LionnbError):
-                raise done.error
-            self._store_problem = str(done.error)
-            log.warning("leg %s runs, but cannot be steered: %s", self.run_id, done.error)
-            self.feed.event("warning", None, text=f"this leg cannot be steered: {done.error}")
-        if done.cancelled is not None:
-            raise done.cancelled
+        cancelled = await outlast(self._registering, STORE_LIMIT_S)
+        if cancelled is not None:
+            raise cancelled
+        if (problem := problem_of(self._registering)) is not None:
+            log.warning("leg %s runs, but cannot be steered: %s", self.run_id, problem)
+            self.feed.event("warning", None, text=f"this leg cannot be steered: {problem}")
         if self._heartbeat_s is not None:
             self._beat = self.loop.call_later(self._heartbeat_s, self._on_beat)
+        self._to(LegPhase.BETWEEN)
 
-    async def _work(self) -> tuple[RunStatus, str | None]:
+    async def _work(self) -> _Ending:
         """Turn after turn, until something says how the leg ends."""
         carry = False
         while True:
             if self._stopping:
-                return RunStatus.CANCELLED, "stopped"
+                return _Ending(RunStatus.CANCELLED, "stopped")
+            if self._budget.expired:  # what is pending is left to the sweep
+                what = "the pending steers could land" if carry else "its first turn could begin"
+                return _Ending(RunStatus.TIMED_OUT, f"the deadline passed before {what}")
             turn = await self._one_turn(carry)
-            self._turns.append(turn)
-            await self._record_turn()
-            ends = FOLLOWS[turn.end]
-            if ends is not None:
-                return ends, _note_of(turn)
+            if (ends := FOLLOWS[turn.end]) is not None:
+                return _Ending(ends, _note_of(turn))
             if self._stopping:
-                return RunStatus.CANCELLED, "stopped"
+                return _Ending(RunStatus.CANCELLED, "stopped")
             if not self._drain.owned:
-                return RunStatus.CANCELLED, "the run was ended or taken over by somebody else"
-            if (cap := self._budget.cap_reached(len(self._turns), self.usage.total_tokens)) is not None:
-                return RunStatus.COMPLETED, cap
-            if self._store_problem is not None or await self._ended_idle():
-                return RunStatus.COMPLETED, None
-            if self._budget.expired:  # before the queue is read into a turn; what is pending is left to the sweep
-                return RunStatus.TIMED_OUT, "the deadline passed before the pending steers could land"
+                return _Ending(RunStatus.CANCELLED, TAKEN)
+            if (cap := self._budget.cap_reached(self._calls, self.usage.total_tokens)) is not None:
+                return _Ending(RunStatus.COMPLETED, cap)
+            if (idle := await self._idle()) is not None:
+                return idle
             carry = True
 
     async def _one_turn(self, carry: bool) -> LegTurn:
-        self._why_cancelled = None
+        turn = self._turn = TurnRun(self._operation, self._drain, None if carry else self.instruction)
         self._to(LegPhase.IN_TURN)
-        work = self._runner.continuation() if carry else self._runner.first(self.instruction)
-        task = self._turn_task = self._tasks.create(work, name=f"lionnb-turn-{self.run_id}-{len(self._turns) + 1}")
+        task = turn.start(self._tasks, f"lionnb-turn-{self.run_id}-{len(self._turns) + 1}")
         left = self._budget.left_s
-        timer = None if left is None else self.loop.call_later(left, lambda: self._cancel(TurnEnd.DEADLINE, None))
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError:
-            self._cancel(TurnEnd.TASK_CANCELLED, None)
-            self._turns.append(self._runner.ended(await settle(task), self._why_cancelled))
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._turn_task = None
-        turn = self._runner.ended(await settle(task), self._why_cancelled)
+        timer = None if left is None else self.loop.call_later(left, turn.cancel, TurnEnd.DEADLINE)
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as exc:
+                cancelled = exc
+                turn.cancel(TurnEnd.TASK_CANCELLED)
+        if timer is not None:
+            timer.cancel()
+        ended = turn.ended()
+        self._turn = None
+        self._turns.append(ended)
+        self._calls += turn.called
+        if turn.row is not None:
+            record = turn.row.record()
+            self._ledger.note(lambda core: core.put_turn(record, time.time()), "a turn of the leg")
         self._to(LegPhase.BETWEEN)
-        return turn
+        if cancelled is not None:
+            raise cancelled
+        return ended
 
-    async def _record_turn(self) -> None:
-        """One row a turn in the store. Bookkeeping: its failure is said and harms nothing."""
-        row = self._runner.row
-        if row is None or self._store_problem is not None:
-            return
-        record = row.record()
-        done = await settle(_await(self._store.submit(lambda core: core.put_turn(record, time.time()))))
-        if isinstance(done.error, LionnbError):
-            log.warning("the turn could not be recorded: %s", done.error)
-        if done.cancelled is not None:
-            raise done.cancelled
-
-    async def _ended_idle(self) -> bool:
-        """End the run if nothing is pending, decided by the database. An unanswering store ends it too, unrecorded."""
-        await self._drain.retry()
-        future = self._store.submit(
+    async def _idle(self) -> _Ending | None:
+        """End the run if nothing is pending, decided by the database; ``None`` when something is."""
+        cancelled = await self._drain.retry()
+        answer = await self._ledger.ask(
             lambda core: core.end(
                 self.session_id, self._token, RunStatus.COMPLETED, by=self._token, only_if_idle=True, now=time.time()
+            ),
+            STORE_LIMIT_S,
+        )
+        result = answer.result
+        if result is not None and (result.ended or not self._still_ours(result)):
+            self._stands = result.session
+        if (cancelled := answer.cancelled or cancelled) is not None:
+            raise cancelled
+        if result is None:
+            return _Ending(RunStatus.COMPLETED, f"whether steers were pending is unknown: {answer.problem}")
+        if result.ended:
+            return _Ending(RunStatus.COMPLETED)
+        if not self._still_ours(result):
+            return _Ending(RunStatus.CANCELLED, TAKEN)
+        return None
+
+    def _still_ours(self, result: EndResult) -> bool:
+        return result.session is not None and result.session.leg == self._token
+
+    # ------------------------------------------------------------------ the end
+    async def _close(self, ending: _Ending) -> asyncio.CancelledError | None:
+        """End the leg, once; return the cancellation that arrived meanwhile. Nothing can interrupt it.
+
+        1. Report what is unreported. 2. End the run and sweep, in one transaction. 3. Settle the receipts, and tell
+        everybody.
+        """
+        self._to(LegPhase.ENDING)
+        cancelled = await self._drain.retry()  # 1
+        if self._stands is None:  # 2
+            future = self._write_end(ending)
+            cancelled = await outlast(future, STORE_LIMIT_S) or cancelled
+            if (problem := problem_of(future)) is not None:
+                log.warning("the end of leg %s could not be recorded: %s", self.run_id, problem)
+            else:
+                self._stands = future.result().session
+        self._over(ending)  # 3
+        return cancelled
+
+    def _write_end(self, ending: _Ending) -> concurrent.futures.Future[EndResult]:
+        self._end_future = self._ledger.submit(
+            lambda core: core.end(
+                self.session_id, self._token, ending.status, by=self._token, note=ending.note, now=time.time()
             )
         )
-        done = await settle(_await(future))
-        if done.cancelled is not None:
-            raise done.cancelled
-        if done.error is not None:
-            log.warning("the end of leg %s could not be recorded: %s", self.run_id, done.error)
-            return True
-        return done.result is None or done.result.ended or done.result.pending_left == 0
+        return self._end_future
 
-    async def _close(self, status: RunStatus, note: str | None, error: BaseException | None) -> None:
-        """The end, once: report what is unreported, end and sweep in one transaction, settle receipts, tell everybody."""
-        self._phase = step(self._phase, LegPhase.ENDING)
-        await self._tasks.aclose()
-        await self._drain.retry()
-        if self._store_problem is None:
-            try:
-                await self._store.run(
-                    lambda core: core.end(
-                        self.session_id, self._token, status, by=self._token, note=note, now=time.time()
-                    )
-                )
-            except LionnbError as exc:
-                log.warning("the end of leg %s could not be recorded: %s", self.run_id, exc)
+    def _over(self, ending: _Ending) -> None:
+        """The leg is over in this process. What the store still says of its rows (a late end, a report) is heard."""
         if self._beat is not None:
             self._beat.cancel()
         self._quiet_chunks()
-        self._status, self._note = status, note
+        stands = self._stands
+        self._status, self._note = ending.status, ending.note
+        if stands is not None and stands.terminal and stands.status is not ending.status:
+            # Somebody else was faster, or this leg itself before it was cancelled: the record is what everybody reads.
+            self._status, self._note = stands.status, stands.ended_note
+            if stands.ended_by != self._token:
+                self._note = self._note or f"ended by {stands.ended_by or 'somebody else'}"
+        failure = self._failure(ending)
+        if failure is not None:
+            self._note = str(failure)
+            log.warning("%s", failure)  # a leg that nobody awaits must not fail in silence
         self._phase = step(self._phase, LegPhase.ENDED)
-        for receipt in self.receipts:
-            receipt.run_ended()
-        self._publish(error)
+        self._steering.run_ended()
+        if self._end_future is None:
+            self._unwatch()
+        else:
+            self._end_future.add_done_callback(lambda _: self._unwatch())
         self._say()
+        if failure is not None:
+            self._done.set_exception(failure)
+        else:
+            value = next((t.value for t in reversed(self._turns) if t.end is TurnEnd.RETURNED), None)
+            self._done.set_result(LegResult(self.run_id, self._status, value, self.turns, self.usage, self._note))
         self._tell_published()
-        # Last: whatever the store still says of this run (a late resolution) no longer has a listener here.
-        self.loop.call_soon(self._unwatch)
 
-    def _publish(self, error: BaseException | None) -> None:
-        failed = next((t for t in reversed(self._turns) if t.error is not None), None)
-        if self._status is RunStatus.FAILED:
-            cause = error or (failed.error if failed is not None else None) or RuntimeError(self._note or "failed")
-            turn_id = failed.turn_id if failed is not None else None
-            exc = LegFailedError(self.run_id, turn_id, self._runner.model_name, cause)
-            exc.__cause__ = cause
-            self._note = str(exc)
-            log.warning("%s", exc)  # a leg that nobody awaits must not fail in silence
-            self._done.set_exception(exc)
-            return
-        value = next((t.value for t in reversed(self._turns) if t.end is TurnEnd.RETURNED), None)
-        self._done.set_result(LegResult(self.run_id, self._status, value, self.turns, self.usage, self._note))
+    def _failure(self, ending: _Ending) -> LegFailedError | None:
+        if ending.status is not RunStatus.FAILED:
+            return None
+        turn = next((t for t in reversed(self._turns) if t.error is not None), None)
+        cause = ending.error or (turn.error if turn is not None else None) or RuntimeError(ending.note or "failed")
+        failure = LegFailedError(
+            self.run_id, turn.turn_id if turn is not None else None, self._operation.model_name, cause
+        )
+        failure.__cause__ = cause
+        return failure
+
+    def bury(self, status: RunStatus = RunStatus.LOST, note: str = "its event loop was closed") -> None:
+        """End a leg whose task has gone without ending it; a leg that has ended is left alone. From any thread."""
+        with _burying:
+            if self._phase is LegPhase.ENDED:
+                return
+            if self._phase is not LegPhase.ENDING:
+                self._phase = step(self._phase, LegPhase.ENDING)
+            ending = _Ending(status, note)
+            if self._stands is None:
+                self._write_end(ending)
+            self._over(ending)
+
+    def _look_for_loop(self) -> None:
+        if self.loop.is_closed():
+            self.bury()
+
+    def flush(self, timeout_s: float) -> None:
+        """Block until the store has what this leg told it; for a process that is about to end. Not from its loop."""
+        if self._phase is LegPhase.ENDED and self._end_future is not None and problem_of(self._end_future) is not None:
+            self._write_end(_Ending(self._status, self._note))  # the store may answer by now
+        self._ledger.flush(timeout_s)
 
     # ------------------------------------------------------------------ telling
-    def _left(self) -> str:
-        left = self._budget.left_s
-        if left is None:
-            return ""
-        total = self._budget.timeout_s or 0.0
-        return f"{_clock(left)} of {_clock(total)} left"
+    def _outlook(self) -> Outlook:
+        """What happens to a steer that is queued now. From any thread."""
+        budget, phase = self._budget, self._phase
+        left = budget.left_s
+        said = "" if left is None else f"{_clock(left)} of {_clock(budget.timeout_s or 0.0)} left"
+        working = phase in (LegPhase.WAITING, LegPhase.STARTING, LegPhase.IN_TURN)
+        if (why := budget.will_not_fit(self._calls + working)) is not None:
+            return Outlook(f"will not land: {why}", said)
+        if phase is LegPhase.WAITING and self._after:
+            return Outlook("lands after this leg's first turn, which waits for another leg", said)
+        return Outlook(LANDS, said)
 
     def _say(self) -> None:
         left = self._budget.left_s
@@ -515,39 +571,17 @@ class Leg:
             status=self._status.value, sentence=self._note or self._phase.value,
             timeout_s=self._budget.timeout_s, started_at=self.created_at,
             deadline_at=None if left is None else time.time() + left,
-            queued=self._queued(),
+            queued=self._steering.queued,
         )  # fmt: skip
 
     def _on_beat(self) -> None:
         """The heartbeat: a steer that was received while the turn runs is said to be queued (ADR-0108)."""
-        if not self.live or self._heartbeat_s is None:
-            return
-        self._beat = self.loop.call_later(self._heartbeat_s, self._on_beat)
-        if queued := self._queued():
-            said = f"{queued} steer(s) queued: they land at the end of the current turn"
-            self.feed.event("beat", self.turn_id, text=said)
+        if self.live and self._heartbeat_s is not None:
+            self._beat = self.loop.call_later(self._heartbeat_s, self._on_beat)
+            self._steering.beat()
 
-    def _queued(self) -> int:
-        return sum(r.fate is Fate.PENDING for r in self.receipts)
 
-    def _changed(self, control: ControlRecord) -> None:
-        """Control thread: a row of this run was committed."""
-        receipt = self._receipts.get(control.id)
-        if receipt is not None:
-            receipt.update(control)
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self._show, control)
-
-    def _show(self, control: ControlRecord) -> None:
-        fate = fate_of(control, run_ended=not self.live, leg_dead=False)
-        receipt = self._receipts.get(control.id)
-        sentence = receipt.sentence if receipt is not None else sentence_of(control, fate, now=time.time())
-        self.feed.event(
-            "steer", control.turn_id or self.turn_id, control_id=control.id, seq=control.seq, text=control.text,
-            fate=fate.value, chip=chip_of(fate, control.note).value, sentence=sentence, note=control.note,
-            turn_id=control.turn_id, created_at=control.created_at, created_by=control.created_by,
-            handed_over_at=control.handed_over_at, closed_at=control.closed_at,
-        )  # fmt: skip
+_burying = threading.RLock()  # two threads may notice at once that a loop has gone
 
 
 def _note_of(turn: LegTurn) -> str | None:
@@ -558,20 +592,3 @@ def _note_of(turn: LegTurn) -> str | None:
 
 def _clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
-
-
-def process_identity() -> dict[str, Any]:
-    """Who runs this leg, for the lease."""
-    return {"pid": os.getpid()}
-
-
-async def settle_done(leg: Leg) -> None:
-    """Wait until *leg* has ended, however it ended."""
-    try:
-        await leg.result()
-    except LegFailedError:
-        return
-
-
-async def _await(future: concurrent.futures.Future[Any]) -> Any:
-    return await asyncio.shield(asyncio.wrap_future(future))

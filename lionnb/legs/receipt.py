@@ -1,26 +1,38 @@
 """`Receipt`: what a steer's sender holds. Says at any moment what is true, and can be awaited until it is settled.
 
 Written by the control thread (from the store's change notices), read by anybody: its few fields are replaced whole
-under a lock.
+under a lock. A row that was seen is the truth; without one there is a refusal, or nothing yet.
 
 Source: ADR-0108, "Receipt visibility"; DESIGN section 6, "Receipts".
 """
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import html
 import threading
 import time
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any
 
+from lionnb.legs.ledger import wait_for
 from lionnb.records import Chip, ControlRecord, ControlState, Fate, chip_of, fate_of
 
-__all__ = ("Receipt", "sentence_of")
+__all__ = ("Outlook", "Receipt", "sentence_of")
 
 _SETTLED = frozenset({ControlState.APPLIED, ControlState.RESOLVED, ControlState.REJECTED, ControlState.WITHDRAWN})
+
+
+LANDS = "lands at the end of the current turn"
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a leg says of a steer that is still queued: when it lands, and what is left of the budget."""
+
+    when: str = LANDS
+    left: str = ""  # "3:10 of 10:00 left"; empty without a timeout
 
 
 def sentence_of(control: ControlRecord, fate: Fate, *, now: float) -> str:
@@ -29,7 +41,7 @@ def sentence_of(control: ControlRecord, fate: Fate, *, now: float) -> str:
     held = f"{now - control.handed_over_at:.0f} s ago" if control.handed_over_at is not None else ""
     match fate:
         case Fate.PENDING:
-            return "queued: lands at the end of the current turn"
+            return f"queued: {LANDS}"
         case Fate.DELIVERING:
             return f"handed over {held}: its continuation turn runs"
         case Fate.APPLIED:
@@ -66,9 +78,9 @@ class Receipt:
         self._lock = threading.Lock()
         self._record: ControlRecord | None = None
         self._refusal: tuple[str, str] | None = None
-        self._position = 0
+        self._before = 0
         self._run_ended = False
-        self._left: Callable[[], str] | None = None
+        self._outlook: Callable[[], Outlook] = Outlook
         self._recorded: concurrent.futures.Future[bool] = concurrent.futures.Future()  # False: refused
         self._settled: concurrent.futures.Future[None] = concurrent.futures.Future()
 
@@ -82,16 +94,20 @@ class Receipt:
     def fate(self) -> Fate | None:
         """The fate now; ``None`` while the row is still being written."""
         with self._lock:
-            if self._refusal is not None:
-                return Fate.REFUSED
             if self._record is None:
-                return None
+                return None if self._refusal is None else Fate.REFUSED
             return fate_of(self._record, run_ended=self._run_ended, leg_dead=False)
+
+    @property
+    def before(self) -> int:
+        """How many steers of the run stand before it."""
+        return self._before
 
     @property
     def refusal(self) -> tuple[str, str] | None:
         """Why there is no row, as (word, sentence); ``None`` when it was not refused."""
-        return self._refusal
+        with self._lock:
+            return self._refusal if self._record is None else None
 
     @property
     def chip(self) -> Chip | None:
@@ -107,23 +123,22 @@ class Receipt:
     @property
     def sentence(self) -> str:
         """What is true now, and what will happen when."""
-        fate, record = self.fate, self._record
-        if self._refusal is not None:
-            return f"refused: {self._refusal[1]}"
+        fate, record, refusal = self.fate, self._record, self.refusal
+        if refusal is not None:
+            return f"refused: {refusal[1]}"
         if fate is None or record is None:
             return "being recorded"
-        said = sentence_of(record, fate, now=time.time())
-        if fate is Fate.PENDING:
-            ahead = f"; {self._position} before it" if self._position else ""
-            left = "" if self._left is None else self._left()
-            said += ahead + (f"; {left}" if left else "")
-        return said
+        if fate is not Fate.PENDING:
+            return sentence_of(record, fate, now=time.time())
+        outlook = self._outlook()
+        ahead = f"{self._before} before it" if self._before else ""
+        return "queued: " + "; ".join(part for part in (outlook.when, ahead, outlook.left) if part)
 
     def __await__(self) -> Generator[Any, None, Receipt]:
         return self._wait().__await__()
 
     async def _wait(self) -> Receipt:
-        await asyncio.shield(asyncio.wrap_future(self._settled))
+        await wait_for(self._settled)
         return self
 
     def __repr__(self) -> str:
@@ -136,16 +151,22 @@ class Receipt:
         )
 
     # ------------------------------------------------------------------ writing (the leg and the control thread)
-    def expects(self, left: Callable[[], str]) -> None:
-        """How it asks for the leg's remaining budget."""
-        self._left = left
+    def expects(self, outlook: Callable[[], Outlook]) -> None:
+        """How it asks its leg what will happen while it is queued. From any thread."""
+        self._outlook = outlook
 
-    def admitted(self, record: ControlRecord, position: int) -> None:
+    def admitted(self, record: ControlRecord, before: int) -> None:
         """The row is written. An older copy than the one that is known changes nothing."""
         with self._lock:
-            self._position = position
+            self._before = before
             newest = self._record or record  # the change notice may have been faster
         self.update(newest)
+
+    def moved_up(self, seq: int) -> None:
+        """The steer numbered *seq* of the same run has closed."""
+        with self._lock:
+            if self._record is not None and seq < self._record.seq and self._before:
+                self._before -= 1
 
     def update(self, record: ControlRecord) -> None:
         """The row has changed."""
@@ -157,7 +178,7 @@ class Receipt:
             self._resolve(self._settled, None)
 
     def refuse(self, reason: str, sentence: str) -> None:
-        """There is no row, and there will be none."""
+        """There is no row, as far as anybody knows; one that is seen later counts all the same."""
         with self._lock:
             self._refusal = (reason, sentence)
         self._resolve(self._recorded, False)

@@ -10,13 +10,13 @@ from enum import StrEnum
 from lionnb.errors import IllegalTransitionError
 from lionnb.records import RunStatus
 
-__all__ = ("FOLLOWS", "TRANSITIONS", "LegPhase", "TurnEnd", "step")
+__all__ = ("ESCALATION", "FOLLOWS", "TRANSITIONS", "LegPhase", "TurnEnd", "step")
 
 
 class LegPhase(StrEnum):
     """Where a leg stands in this process. What the world reads is the session row's `RunStatus`."""
 
-    WAITING = "waiting"  # for the leg it was queued behind
+    WAITING = "waiting"  # for the legs it was queued behind
     STARTING = "starting"  # its run is being registered
     IN_TURN = "in turn"  # a turn waits for the Branch or holds it
     BETWEEN = "between turns"
@@ -69,3 +69,12 @@ FOLLOWS: dict[TurnEnd, RunStatus | None] = {
     TurnEnd.STOPPED: RunStatus.CANCELLED,
     TurnEnd.TASK_CANCELLED: RunStatus.CANCELLED,
 }
+
+# Why a turn is cancelled, weakest first. A stronger reason cancels once more: the operation may have swallowed the
+# first cancellation, and a person's stop or the deadline must not be lost with it. The same one again does not.
+ESCALATION: tuple[TurnEnd, ...] = (
+    TurnEnd.TURN_CANCELLED,
+    TurnEnd.DEADLINE,
+    TurnEnd.STOPPED,
+    TurnEnd.TASK_CANCELLED,
+)

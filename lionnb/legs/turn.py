@@ -2,6 +2,9 @@
 
 The leg enters the driver itself, so that the hand-over happens inside the continuation's turn, after the lock: no row
 reads *delivering* while its leg waits behind a foreground cell. The operation is then nested work of that turn.
+
+What a cancellation finds: a turn that waits, takes or works is ended by it. Once the operation has come to something,
+that stands, whatever arrives later; the cancellation is raised when the turn has ended.
 """
 
 from __future__ import annotations
@@ -9,15 +12,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lionnb import taps
-from lionnb.aio import Settled
+from lionnb.aio import OwnedTasks
 from lionnb.legs.continuation import continuation_text
 from lionnb.legs.drain import Batch, Drain
 from lionnb.legs.result import LegTurn
-from lionnb.legs.states import TurnEnd
+from lionnb.legs.states import ESCALATION, TurnEnd
 from lionnb.records import TurnOutcome, Usage
 from lionnb.turns.driver import run_in_turn
 from lionnb.turns.log import TurnRow
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from lionnb.branch import Branch
     from lionnb.turns.context import TurnScope
 
-__all__ = ("OPERATIONS", "LegTurnRunner")
+__all__ = ("OPERATIONS", "Operation", "TurnRun")
 
 
 async def _run(branch: Branch, instruction: Any, arguments: dict[str, Any]) -> Any:
@@ -47,133 +49,186 @@ OPERATIONS: dict[str, tuple[Callable[[Any, Any, dict[str, Any]], Awaitable[Any]]
     "run": (_run, "chat_model"),
 }
 
-# How the store's row words the outcome of the turn that carried a steer.
-_WORDS = {TurnEnd.DEADLINE: TurnOutcome.TIMED_OUT}
+# What holds for a leg's first turn only: a continuation lands in a warm history, and these would wipe it.
+FIRST_ONLY = frozenset({"clear_messages"})
 
 
-@dataclass(slots=True)
-class _State:
-    """What the running turn has come to so far; a new one for each turn."""
+class Operation:
+    """What every turn of a leg does: an operation of its Branch, with its arguments."""
 
-    row: TurnRow | None = None
-    batch: Batch | None = None
-    called: bool = False
-    returned: bool = False
-    value: Any = None
-    nothing: bool = False
-
-
-class LegTurnRunner:
-    """Makes the coroutines of a leg's turns, and reads what became of them. Belongs to the leg's loop."""
-
-    def __init__(self, branch: Branch, op: str, arguments: dict[str, Any], session_id: str, drain: Drain) -> None:
-        self._branch, self._op, self._arguments = branch, op, arguments
-        self._session_id, self._drain = session_id, drain
+    def __init__(self, branch: Branch, op: str, arguments: dict[str, Any], session_id: str) -> None:
+        self.branch, self.op, self.arguments, self.session_id = branch, op, arguments, session_id
         self._call, model_argument = OPERATIONS[op]
-        self._model = arguments.get(model_argument)
-        self._now = _State()
-        self.why_cancelled: Callable[[], TurnEnd | None] = lambda: None
-
-    @property
-    def turn_id(self) -> str | None:
-        """The id of the running turn."""
-        row = self._now.row
-        return row.turn_id if row is not None and row.ended_at is None else None
-
-    @property
-    def row(self) -> TurnRow | None:
-        """The log row of the last turn; ``None`` when it never took the lock."""
-        return self._now.row
+        self.model = arguments.get(model_argument)
 
     @property
     def model_name(self) -> str:
         """What the model is called, for sentences."""
-        return taps.model_name(self._model if self._model is not None else self._branch.mdls.chat)
+        return taps.model_name(self.model if self.model is not None else self.branch.mdls.chat)
 
-    def prompt(self, instruction: Any) -> str:
-        """The instruction as text."""
-        return taps.prompt_of((instruction,), {})
+    def __call__(self, text: Any, *, first: bool) -> Awaitable[Any]:
+        """Call the Branch."""
+        arguments = self.arguments if first else {k: v for k, v in self.arguments.items() if k not in FIRST_ONLY}
+        return self._call(self.branch, text, dict(arguments))
 
-    async def first(self, instruction: Any) -> None:
-        """The leg's first turn."""
-        await self._turn(instruction, self.prompt(instruction))
 
-    async def continuation(self) -> None:
-        """A turn that carries what is pending when it holds the Branch."""
-        await self._turn(None, "")
+def prompt(instruction: Any) -> str:
+    """The instruction as text."""
+    return taps.prompt_of((instruction,), {})
 
-    async def _turn(self, instruction: Any, prompt: str) -> None:
-        self._now = _State()
-        await run_in_turn(
-            self._branch,
-            invoke=lambda scope: self._body(scope, instruction),
-            model=self._model,
-            operation=self._op,
-            prompt=prompt,
-        )
 
-    async def _body(self, scope: TurnScope, instruction: Any) -> Any:
-        now = self._now
-        turn = self._branch.turn_state.turn
-        assert turn is not None
-        now.row = turn.row
-        now.row.session_id = self._session_id
-        text = instruction
-        if instruction is None:
-            now.batch = await self._drain.take()
-            if now.batch is None:
-                now.nothing = True
-                return None
-            text = continuation_text([r.text for r in now.batch.rows])
-            now.row.carried, now.row.prompt = now.batch.ids, text
-        # From here to the operation's own first await nothing can be cancelled: handed over means called.
+class TurnRun:
+    """One turn, from its task to what it came to. Used once; belongs to the leg's loop.
+
+    Args:
+        operation: What to call.
+        drain: Where steers are taken from and reported to.
+        instruction: What a first turn asks; ``None`` for a continuation, which carries what is pending when it holds
+            the Branch.
+    """
+
+    def __init__(self, operation: Operation, drain: Drain, instruction: Any) -> None:
+        self._operation, self._drain, self._instruction = operation, drain, instruction
+        self.carry = instruction is None
+        self.row: TurnRow | None = None  # of the log; None until it holds the Branch
+        self.batch: Batch | None = None
+        self.called = False
+        self.why: TurnEnd | None = None  # why it was cancelled
+        self._returned = self._overdue = False
+        self._value: Any = None
+        self._raised: BaseException | None = None
+        self._late: asyncio.CancelledError | None = None  # arrived when the operation had come to something
+        self._task: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------ its task
+    def start(self, tasks: OwnedTasks, name: str) -> asyncio.Task[None]:
+        """Begin, as a task of *tasks*."""
+        self._task = tasks.create(self._main(), name=name)
+        return self._task
+
+    @property
+    def turn_id(self) -> str | None:
+        """Its id while it holds the Branch."""
+        return self.row.turn_id if self.row is not None and self.row.ended_at is None else None
+
+    @property
+    def open(self) -> bool:
+        """Whether a cancellation can still end it: it waits, takes or works."""
+        settled = self._returned or self._raised is not None
+        return self._task is not None and not self._task.done() and not settled
+
+    def cancel(self, why: TurnEnd) -> bool:
+        """End it for this reason, unless it has come to something; ``False`` when that changes nothing."""
+        if not self.open or self._task is None:
+            return False
+        again = self.why is not None and ESCALATION.index(why) <= ESCALATION.index(self.why)
+        if again and why is not TurnEnd.TASK_CANCELLED:
+            return False
+        self.why = why
+        return self._task.cancel()
+
+    def make_way(self, control_id: str) -> None:
+        """A person wants this steer instead: end this turn, unless the turn can still carry it, or does."""
+        if self.row is None and (self.carry or isinstance(self._instruction, str)):
+            self.carry = True  # it has not begun: it takes the steer along, and keeps its place in the queue
+        elif self.batch is None or control_id not in self.batch.ids:
+            self.cancel(TurnEnd.TURN_CANCELLED)
+
+    # ------------------------------------------------------------------ what it does
+    async def _main(self) -> None:
         try:
-            now.called = True
-            now.value = await self._call(self._branch, text, self._arguments)
-            now.returned = True
-            return now.value
+            await run_in_turn(
+                self._operation.branch,
+                invoke=self._body,
+                model=self._operation.model,
+                operation=self._operation.op,
+                prompt="" if self._instruction is None else prompt(self._instruction),
+            )
+        finally:
+            if self._late is not None:
+                raise self._late
+
+    async def _body(self, scope: TurnScope) -> Any:
+        turn = self._operation.branch.turn_state.turn
+        assert turn is not None, "the driver calls this inside of a turn"
+        row = self.row = turn.row
+        row.session_id = self._operation.session_id
+        text = self._instruction
+        if self.carry:
+            self.batch = await self._drain.take()
+            if self.batch is not None:
+                parts = [] if text is None else [text]
+                text = "\n\n".join([*parts, continuation_text([r.text for r in self.batch.rows])])
+                row.carried, row.prompt = self.batch.ids, text
+            elif text is None:
+                return None
+        if self.batch is None and self._drain.expired:
+            self._overdue = True  # the deadline passed at the very moment in which the Branch became free
+            return None
+        # From here to the operation's own first await nothing can be cancelled: handed over means called.
+        self.called = True
+        try:
+            self._value = await self._operation(text, first=self._instruction is not None)
+            self._returned = True
+        except GeneratorExit:  # this coroutine was destroyed, with or after its loop: nothing may be awaited
+            raise
         except BaseException as exc:
+            self._raised = exc
             await self._report(scope, text, self._outcome(exc))
             raise
-        finally:
-            if now.returned:
-                await self._report(scope, text, TurnOutcome.COMPLETED)
+        await self._report(scope, text, TurnOutcome.COMPLETED)
+        return self._value
 
     async def _report(self, scope: TurnScope, text: Any, outcome: TurnOutcome) -> None:
-        """Say on each carried row what its turn came to: in a task of its own, whatever cancels this one."""
-        batch = self._now.batch
-        if batch is not None:
-            in_history = taps.mark_instruction(self._branch, text, batch.ids)
+        """Say on each carried row what its turn came to, whatever cancels this one."""
+        if self.batch is not None:
+            in_history = taps.mark_instruction(self._operation.branch, text, self.batch.ids)
             turn_id = str(scope.context.turn_id)
-            await self._drain.report(batch, turn_id=turn_id, outcome=outcome, in_history=in_history)
+            self._late = await self._drain.report(self.batch, turn_id=turn_id, outcome=outcome, in_history=in_history)
+
+    # ------------------------------------------------------------------ what it came to
+    def _cancelled(self) -> bool:
+        """Whether somebody cancelled this turn: a provider's own CancelledError is a failure like any other."""
+        return self.why is not None or (self._task is not None and self._task.cancelling() > 0)
 
     def _outcome(self, exc: BaseException) -> TurnOutcome:
-        if isinstance(exc, asyncio.CancelledError):
-            return _WORDS.get(self.why_cancelled() or TurnEnd.RETURNED, TurnOutcome.CANCELLED)
-        return TurnOutcome.CANCELLED if isinstance(exc, self._branch.turn_clean_stops) else TurnOutcome.FAILED
+        if isinstance(exc, asyncio.CancelledError) and self._cancelled():
+            return TurnOutcome.TIMED_OUT if self.why is TurnEnd.DEADLINE else TurnOutcome.CANCELLED
+        clean = isinstance(exc, self._operation.branch.turn_clean_stops)
+        return TurnOutcome.CANCELLED if clean else TurnOutcome.FAILED
 
-    def ended(self, settled: Settled[Any], why: TurnEnd | None) -> LegTurn:
-        """What the turn's task came to, as the leg must know it.
+    def ended(self) -> LegTurn:
+        """What it came to, as the leg must know it. Its task is done."""
+        assert self._task is not None
+        error = asyncio.CancelledError() if self._task.cancelled() else self._task.exception()
+        end, error = self._end(self._raised or error)
+        row, outcome = self.row, TurnOutcome.CANCELLED_WAITING
+        if row is not None:
+            if end is TurnEnd.DEADLINE:
+                row.outcome = TurnOutcome.TIMED_OUT  # the driver knows of a cancellation only
+            outcome = row.outcome
+            state = self._operation.branch.turn_state
+            if state.left is row and end in (TurnEnd.TURN_CANCELLED, TurnEnd.CLEAN_STOP):
+                state.left = None  # a person's own act: the continuation need not warn of what it left
+        return LegTurn(
+            turn_id=None if row is None else row.turn_id,
+            end=end,
+            outcome=outcome,
+            value=self._value if self._returned else None,
+            error=error,
+            usage=Usage() if row is None else row.usage,
+            steers=() if self.batch is None else self.batch.ids,
+        )
 
-        A value that the operation returned stands, also when a cancellation arrived after it.
-        """
-        now = self._now
-        row, error = now.row, settled.error
-        usage = row.usage if row is not None else Usage()
-        steers = now.batch.ids if now.batch is not None else ()
-        turn_id = row.turn_id if row is not None else None
-        end: TurnEnd
-        if why in (TurnEnd.STOPPED, TurnEnd.TASK_CANCELLED) and isinstance(error, asyncio.CancelledError):
-            end, error = why, None
-        elif now.returned and (error is None or isinstance(error, asyncio.CancelledError)):
-            end, error = TurnEnd.RETURNED, None
-        elif now.nothing and error is None:
-            end = TurnEnd.NOTHING
-        elif isinstance(error, asyncio.CancelledError) and why is not None:
-            end, error = why, None
-        elif isinstance(error, self._branch.turn_clean_stops):
-            end, error = TurnEnd.CLEAN_STOP, None
-        else:
-            end = TurnEnd.RAISED
-        outcome = row.outcome if row is not None else TurnOutcome.CANCELLED_WAITING
-        return LegTurn(turn_id, end, outcome, now.value if now.returned else None, error, usage, steers)
+    def _end(self, error: BaseException | None) -> tuple[TurnEnd, BaseException | None]:
+        if self._returned:
+            if error is None or isinstance(error, asyncio.CancelledError):
+                return TurnEnd.RETURNED, None
+            return TurnEnd.RAISED, error  # closing what the turn had open raised more than an Exception
+        if error is None:
+            return (TurnEnd.DEADLINE if self._overdue else TurnEnd.NOTHING), None
+        if isinstance(error, asyncio.CancelledError) and self._cancelled():
+            return self.why or TurnEnd.TURN_CANCELLED, None
+        if isinstance(error, self._operation.branch.turn_clean_stops):
+            return TurnEnd.CLEAN_STOP, None
+        return TurnEnd.RAISED, error

@@ -1,0 +1,61 @@
+"""What may be asked of a leg: a mistake is said where the leg is started, not by a failing run in the background.
+
+lionagi's operations hand unknown arguments on to the provider, so nothing can tell a misspelt argument from a
+provider's own but its likeness to a name that the operation knows.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from lionnb.legs.turn import OPERATIONS
+
+if TYPE_CHECKING:
+    from lionnb.branch import Branch
+
+__all__ = ("check_arguments",)
+
+# Arguments of lionagi's operations that their signatures do not list, and the leg's own.
+_UNLISTED = frozenset(
+    {"clear_messages", "snapshot_dir", "timeout", "liveness_timeout", "idle_timeout", "between_rounds"}
+)
+_OWN = frozenset({"name", "timeout_s", "max_turns", "max_tokens", "on_existing", "store", "by", "heartbeat_s", "op"})
+_LIKE = 0.8
+
+
+def check_arguments(branch: Branch, instruction: Any, op: str, arguments: dict[str, Any]) -> None:
+    """Raise unless *op* can be called on *branch* like this.
+
+    Raises:
+        ValueError: Unknown ``op``, no instruction, or ``run`` on a model that does not stream like a command line.
+        TypeError: An argument that the operation does not take, or that the leg gives itself.
+    """
+    if op not in OPERATIONS:
+        raise ValueError(f"op={op!r}: a leg runs {', '.join(OPERATIONS)}.")
+    if instruction is None or (isinstance(instruction, str) and not instruction.strip()):
+        raise ValueError("a leg needs an instruction: what should its first turn do?")
+    for given in ("instruction", "instruct"):
+        if given in arguments:
+            raise TypeError(f"{given}: the instruction is start_leg's second argument; every continuation has its own.")
+    model = arguments.get(OPERATIONS[op][1]) or branch.mdls.chat
+    if op == "run" and not getattr(model, "is_cli", False):
+        raise ValueError(
+            'op="run" needs a command-line endpoint (claude_code, codex, gemini-cli, pi): on this model use "operate" '
+            'or "communicate".'
+        )
+    parameters = inspect.signature(getattr(branch, op)).parameters
+    known = {name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    unknown = set(arguments) - known - _UNLISTED - _of_provider(model)
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        raise TypeError(f"{op} takes no argument {sorted(unknown)[0]!r}.")
+    for name in sorted(unknown):
+        if like := difflib.get_close_matches(name, known | _OWN, n=1, cutoff=_LIKE):
+            raise TypeError(f"{op} takes no argument {name!r}: did you mean {like[0]!r}?")
+
+
+def _of_provider(model: Any) -> frozenset[str]:
+    """The request's own fields, as far as the endpoint declares them."""
+    options = getattr(getattr(getattr(model, "endpoint", None), "config", None), "request_options", None)
+    return frozenset(getattr(options, "model_fields", None) or ())

@@ -1,0 +1,165 @@
+"""A leg's line to the store: its calls in order, its run registered before the first of them, its waits unbreakable.
+
+Why a line: the claim, the report and the end of one leg must reach the database in the order in which the leg decided
+them, also when one of them is slow and the leg has stopped waiting for it. Why registration comes with the first call:
+a store that cannot be opened now may answer later, and the leg becomes steerable then.
+
+Why the waits here need no task: at the end of ``asyncio.run`` *every* task is cancelled, helpers included. A wait for
+another thread's answer has nothing between it and the answer that anybody could cancel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from lionnb.errors import LionnbError
+from lionnb.records import SessionSpec
+from lionnb.store.store import Store
+
+__all__ = ("Answer", "Ledger", "hand_over", "outlast", "process_identity", "wait_for")
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+def hand_over(loop: asyncio.AbstractEventLoop, fn: Callable[[], object]) -> None:
+    """Call *fn* in *loop*, from any thread. On a closed loop nobody is left to be called."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(fn)
+
+
+async def wait_for(future: concurrent.futures.Future[T]) -> T:
+    """Await another thread's answer. Cancelled here, the work and the answer are untouched; from any loop.
+
+    Not ``shield(wrap_future(…))``: an abandoned one complains in the other thread when its loop has closed since.
+    """
+    loop = asyncio.get_running_loop()
+    woken = asyncio.Event()
+    future.add_done_callback(lambda _: hand_over(loop, woken.set))
+    await woken.wait()
+    return future.result()
+
+
+async def outlast(
+    future: concurrent.futures.Future[Any], limit_s: float | None = None
+) -> asyncio.CancelledError | None:
+    """Wait until *future* is done or *limit_s* has passed, under any number of cancellations; return the last one.
+
+    The caller must raise it once its own state is clean.
+    """
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+    future.add_done_callback(lambda _: hand_over(loop, woken.set))
+    timer = None if limit_s is None else loop.call_later(limit_s, woken.set)
+    cancelled: asyncio.CancelledError | None = None
+    while not woken.is_set():
+        try:
+            await woken.wait()
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+    if timer is not None:
+        timer.cancel()
+    return cancelled
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """What the store answered, or in a sentence why it did not; and the cancellation that arrived meanwhile."""
+
+    result: T | None
+    problem: str | None
+    cancelled: asyncio.CancelledError | None
+
+
+def problem_of(future: concurrent.futures.Future[Any]) -> str | None:
+    """In a sentence, why there is no result; ``None`` when there is one."""
+    if not future.done():
+        return "the control database has not answered yet"
+    if future.cancelled():
+        return "the control database was closed before it answered"
+    error = future.exception()
+    if error is None:
+        return None
+    if not isinstance(error, LionnbError):  # a bug, ours or a driver's: it must not end an agent's run
+        log.error("the control database failed unexpectedly", exc_info=error)
+        return f"the control database failed unexpectedly ({type(error).__name__})"
+    return str(error)
+
+
+class Ledger:
+    """See the module. `submit` from any thread; the rest from the leg's loop.
+
+    Args:
+        store: Where it is all recorded.
+        spec: Makes the run's row at the moment it is written.
+    """
+
+    def __init__(self, store: Store, spec: Callable[[], SessionSpec]) -> None:
+        self._store, self._spec = store, spec
+        self._line = asyncio.Lock()  # of the control thread's loop, which it meets at its first wait
+        self._registered = False
+        self._pending: set[concurrent.futures.Future[Any]] = set()
+
+    @property
+    def registered(self) -> bool:
+        """Whether the run's row is written."""
+        return self._registered
+
+    def submit(self, work: Callable[[Any], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
+        """Run ``work(core)`` on the control thread, after everything submitted before. Never raises."""
+        try:
+            future = self._store.submit(lambda core: self._in_line(core, work))
+        except LionnbError as exc:
+            future = concurrent.futures.Future()
+            future.set_exception(exc)
+            return future
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        return future
+
+    async def _in_line(self, core: Any, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+        async with self._line:
+            if not self._registered:
+                await core.start_session(self._spec(), time.time())
+                self._registered = True
+            return await work(core)
+
+    def register(self) -> concurrent.futures.Future[None]:
+        """Write the run's row, if nothing else has done so yet."""
+
+        async def nothing(_core: Any) -> None:
+            return None
+
+        return self.submit(nothing)
+
+    async def ask(self, work: Callable[[Any], Coroutine[Any, Any, T]], limit_s: float | None = None) -> Answer[T]:
+        """As `submit`, and await the answer for at most *limit_s* seconds. Raises nothing, also when cancelled."""
+        future = self.submit(work)
+        cancelled = await outlast(future, limit_s)
+        problem = problem_of(future)
+        return Answer(future.result() if problem is None else None, problem, cancelled)
+
+    def note(self, work: Callable[[Any], Coroutine[Any, Any, Any]], what: str) -> None:
+        """As `submit`, for bookkeeping that nobody waits for: a failure is logged, with *what* it was."""
+
+        def done(future: concurrent.futures.Future[Any]) -> None:
+            if (problem := problem_of(future)) is not None:
+                log.warning("%s could not be recorded: %s", what, problem)
+
+        self.submit(work).add_done_callback(done)
+
+    def flush(self, timeout_s: float) -> None:
+        """Block this thread until what was submitted is done; for a process that is about to end."""
+        concurrent.futures.wait(tuple(self._pending), timeout=timeout_s)
+
+
+def process_identity() -> dict[str, Any]:
+    """Who runs this leg, for the lease."""
+    return {"pid": os.getpid()}
