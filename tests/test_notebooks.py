@@ -184,6 +184,26 @@ async def test_running_it_from_the_middle_of_a_run_tells_the_same(path, world, e
         await no_leg_lives(client)
 
 
+# The line of a real model, as the notebook has it in a comment, and what makes it reach the provider on this machine.
+REAL = re.compile(r"^# (model = lionagi\.iModel\(.*?)\)(  #.*)?$", re.MULTILINE)
+HERE = {"base_url": "lionnb.testing.LoopbackServer({}).base_url", "api_key": '"test"', "allow_local_network": "True"}
+
+
+@each_notebook
+@pytest.mark.parametrize("server", ["answers, gate=gate", "answers"], ids=["gated", "quick"])
+async def test_a_real_model_is_one_line(path, world, env, server) -> None:
+    """lionagi's own OpenAI code down to the socket; once as slow as the notebook likes, once as quick as can be."""
+    source = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells)
+    if not (line := REAL.search(source)):
+        pytest.skip("this notebook has no line for a real model")
+    given = "".join(f", {name}={value.format(server)}" for name, value in HERE.items())
+    replace = {r"(?m)^model = scripted_model\(.*$": f"{line[1]}{given})"}
+    async with running(path, world / "here", env, replace if server == "answers" else replace | NOBODY) as client:
+        assert sum(given in c.source for c in client.nb.cells) == 1
+        await run_all(client)
+    assert [o.text for o in outputs(client.nb) if o.get("name") == "stderr"] == []
+
+
 async def no_leg_lives(client: NotebookClient) -> None:
     code = "import lionnb\nassert not [leg for leg in lionnb.legs() if leg.live], lionnb.legs()"
     cell = nbformat.v4.new_code_cell(code)
