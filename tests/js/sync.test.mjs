@@ -69,6 +69,15 @@ for (let seed = 1; seed <= 20; seed++) {
   });
 }
 
+test("a lost last batch is learned from the next heartbeat", () => {
+  const asked = [], sync = new Sync(START(), (m) => asked.push(m));
+  sync.batch({ i0: 0, ev: [event(0)] }, 0);
+  sync.heard(1, 10);
+  assert.deepEqual(asked, []);
+  sync.heard(3, 20);
+  assert.deepEqual(asked, [{ since: 1 }]);
+});
+
 test("a page asks once and then with growing pauses", () => {
   const asked = [], sync = new Sync(START(), (m) => asked.push(m));
   sync.batch({ i0: 5, ev: [event(5)] }, 0);

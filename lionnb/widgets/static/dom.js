@@ -7,6 +7,11 @@ const ATTRIBUTES = new Set([
   "autocomplete", "spellcheck", "maxlength",
 ]);
 
+/* What can have the focus. JupyterLab's shortcuts act on the focused element and stop at the first ancestor with this mark,
+   but look at the element itself before that: so each one carries it. */
+const FOCUSABLE = new Set(["button", "canvas", "input", "summary", "textarea"]);
+const SUPPRESS = "data-lm-suppress-shortcuts";
+
 /** Make an element. Strings among the children become text nodes.
  * @param {string} tag @param {Record<string, any>} [attributes] @param {...(Node|string|null|undefined|false)} children
  * @returns {any} */
@@ -20,8 +25,17 @@ export function h(tag, attributes = {}, ...children) {
       node.setAttribute(key, String(value));
     }
   }
+  if (FOCUSABLE.has(tag) || "tabindex" in attributes) node.setAttribute(SUPPRESS, "true");
   for (const child of children) if (child !== null && child !== undefined && child !== false) node.append(child);
   return node;
+}
+
+/** Keep a notebook's own handling of keys out of a view. @param {any} root */
+export function keepKeys(root) {
+  root.setAttribute(SUPPRESS, "true");
+  // JupyterLab 4.6 puts a listener on whatever has the focus in a cell and cancels the line break that Enter would make.
+  // Stopped here, above the element and before it, the event never reaches that listener, and Enter works in the box.
+  root.addEventListener("beforeinput", (/** @type {Event} */ e) => e.stopPropagation(), true);
 }
 
 /** Change a text only if it differs: an unchanged one keeps its selection and costs no layout.

@@ -3,7 +3,7 @@
    sent) belongs to the view, so that two displays of it agree and a press in one acts once. */
 
 import { newDesk, note } from "./desk.js";
-import { button, h, setText } from "./dom.js";
+import { button, h, keepKeys, setText } from "./dom.js";
 import { Blocks, Header, silence } from "./header.js";
 import { Panel } from "./panel.js";
 import { isLive, untouched } from "./state.js";
@@ -44,8 +44,7 @@ class Display {
     const main = h("div", { class: "ln-main" }, this.transcript.el, this.panel && this.panel.el);
     this.root = h("div", { class: `lionnb-turn-view${this.panel ? " ln-can-steer" : ""}` },
       this.header.el, this.pulseLine, this.notes, main, this.timeline.el, this.blocks.el);
-    // Lab's shortcuts act on whatever is focused in a notebook: Enter on a button here would open the cell.
-    this.root.setAttribute("data-lm-suppress-shortcuts", "true");
+    keepKeys(this.root);
     el.append(this.root);
     this.begin();
   }
