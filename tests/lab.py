@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -190,9 +191,22 @@ class LabServer:
         nbformat.write(notebook, self.root / name)
         return name
 
-    def add_notebook(self, path: Path, *, kernel: str = KERNEL) -> str:
-        """Copy a notebook file under the root, bound to *kernel*; returns its name there."""
+    def add_notebook(self, path: Path, *, kernel: str = KERNEL, replace: Mapping[str, str] | None = None) -> str:
+        """Copy a notebook file under the root, bound to *kernel*; returns its name there.
+
+        Args:
+            path: The file.
+            kernel: The kernel's name.
+            replace: Regular expressions and what stands for them in the copy; each must be found.
+        """
         notebook = nbformat.read(path, as_version=4)
+        for pattern, words in (replace or {}).items():
+            found = 0
+            for cell in notebook.cells:
+                cell.source, n = re.subn(pattern, words, cell.source)
+                found += n
+            assert found, f"{path.name} has no {pattern!r}"
         notebook.metadata["kernelspec"] = {"name": kernel, "display_name": kernel, "language": "python"}
-        nbformat.write(notebook, self.root / path.name)
-        return path.name
+        name = f"{path.stem}-{uuid.uuid4().hex[:6]}.ipynb"
+        nbformat.write(notebook, self.root / name)
+        return name

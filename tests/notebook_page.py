@@ -182,6 +182,10 @@ class NotebookPage:
             .some(o => o.output_type === 'stream' && [o.text].flat().join('').includes(text))"""
         self._wait(printed, timeout_s, [index, text])
 
+    def is_code(self, index: int) -> bool:
+        """Whether the cell is one of code."""
+        return self.page.evaluate("i => window.lionnbTest.panel.content.widgets[i].model.type === 'code'", index)
+
     def outputs(self, index: int) -> list[dict[str, Any]]:
         """The outputs of a cell as nbformat JSON."""
         return self.page.evaluate("i => window.lionnbTest.panel.content.widgets[i].model.outputs.toJSON()", index)
@@ -237,6 +241,21 @@ class NotebookPage:
         target = self.page if cell is None else self.output(cell)
         path.write_bytes(target.screenshot(animations="disabled"))  # given a path, it would start a thread pool
         return path
+
+    def picture(self, name: str) -> Path:
+        """Save a picture of the whole notebook, however long it is."""
+        size = self.page.viewport_size
+        below = """e => {
+            e.scrollTop = 0;
+            const last = [...e.querySelectorAll('.jp-Cell')].at(-1);
+            return Math.ceil(last.getBoundingClientRect().bottom - e.getBoundingClientRect().bottom) + 40;
+        }"""
+        hidden = self.page.locator(".jp-NotebookPanel .jp-WindowedPanel-outer").evaluate(below)
+        self.page.set_viewport_size({"width": size["width"], "height": size["height"] + max(0, hidden)})
+        try:
+            return self.screenshot(name)
+        finally:
+            self.page.set_viewport_size(size)
 
     def interrupt(self) -> None:
         """Press the stop square."""

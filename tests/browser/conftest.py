@@ -8,13 +8,13 @@ everywhere, and cannot touch a page.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.lab import KERNEL, LabServer
+from tests.lab import LabServer
 from tests.notebook_page import NotebookPage, Stage, Theme, chromium_path, launch_options
 
 HERE = Path(__file__).parent
@@ -75,11 +75,16 @@ def theme(request: pytest.FixtureRequest) -> Theme:
 
 @pytest.fixture
 def notebook(stage: Stage, chromium: Browser, lab: LabServer) -> Iterator[Callable[..., NotebookPage]]:
-    """Opens a notebook of the given code cells (``notebook("1 + 1", theme="dark")``); closed with the test."""
+    """Opens a notebook of the given code cells (``notebook("1 + 1", theme="dark")``), or a copy of a notebook file.
+
+    ``replace`` maps patterns to what stands for them in the copy. Closed with the test.
+    """
     pages: list[NotebookPage] = []
 
-    def open_notebook(*cells: str, theme: Theme = "light", kernel: str = KERNEL) -> NotebookPage:
-        page = NotebookPage(chromium, lab, lab.write_notebook(cells, kernel=kernel))
+    def open_notebook(*cells: str | Path, replace: Mapping[str, str] = {}, theme: Theme = "light") -> NotebookPage:
+        path = cells[0] if isinstance(cells[0], Path) else None
+        name = lab.write_notebook(cells) if path is None else lab.add_notebook(path, replace=replace)
+        page = NotebookPage(chromium, lab, name)
         pages.append(page)
         page.set_theme(theme)
         return page
