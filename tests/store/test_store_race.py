@@ -35,14 +35,15 @@ async def holding(core):
         yield Tx(connection)
 
 
-async def until_blocked(core):
-    """Return when a connection of the database waits for a lock."""
+async def until_blocked(core, other):
+    """Return when *other*, a task, waits in the server for a lock; fail when it ends instead."""
     asked = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype IN ('transactionid', 'tuple')")
-    while True:
+    while not other.done():
         async with core._engine.connect() as connection:
             if await connection.scalar(asked):
                 return
         await asyncio.sleep(0.005)
+    pytest.fail("it did not wait for the transaction that is open")
 
 
 async def admitting(tx, sid, cid="c-1", **how):
@@ -66,8 +67,7 @@ async def test_an_end_waits_for_an_admission_that_is_under_way_and_sees_its_row(
     async with holding(first) as tx:
         assert await admitting(tx, sid)
         end = asyncio.create_task(second.end(sid, "leg-1", "completed", by=None, only_if_idle=only_if_idle, now=9.0))
-        await until_blocked(first)
-        assert not end.done()
+        await until_blocked(first, end)
     done = await end
     if only_if_idle:
         assert not done.ended and done.pending_left == 1 and done.session.status is RunStatus.RUNNING
@@ -83,7 +83,7 @@ async def test_an_admission_waits_for_an_end_that_is_under_way_and_is_refused(tw
     async with holding(first) as tx:
         assert await tx.rows(sql.END, **ending)
         admission = asyncio.create_task(second.admit(sid, text="hello", by="ana", now=9.0))
-        await until_blocked(first)
+        await until_blocked(first, admission)
     assert (await admission).refusal[0] == "ended"
     assert await first.list_controls() == []
 
@@ -106,7 +106,7 @@ async def test_admissions_of_one_run_commit_in_the_order_of_their_numbers(two):
     async with holding(first) as tx:
         (one,) = await admitting(tx, sid)
         later = asyncio.create_task(second.admit(sid, text="later", by="ben", now=9.0))
-        await until_blocked(first)
+        await until_blocked(first, later)
     assert (await later).control.seq > one.seq and (await later).position == 1
 
 
@@ -116,7 +116,7 @@ async def test_one_key_from_two_places_at_once_is_one_row(two):
     async with holding(first) as tx:
         (one,) = await admitting(tx, sid, idem="k")
         again = asyncio.create_task(second.admit(sid, text="c-1", by="ben", key="k", now=9.0))
-        await until_blocked(first)
+        await until_blocked(first, again)
     assert (await again).duplicate and (await again).control == one
 
 
@@ -128,7 +128,7 @@ async def test_a_claim_waits_for_an_end_that_is_under_way_and_takes_nothing(two)
     async with holding(first) as tx:
         assert await tx.rows(sql.END, **ending)
         claim = asyncio.create_task(second.claim_all(sid, "leg-1", 9.0))
-        await until_blocked(first)
+        await until_blocked(first, claim)
         assert await tx.change(sql.SWEEP, sid=sid, who="reaper", why="gone", now=9.0)
     assert not await claim and not (await claim).owned
     assert (await story.row(control)).state is S.REJECTED
@@ -141,7 +141,7 @@ async def test_two_claims_of_one_leg_share_no_row(two):
     async with holding(first) as tx:
         taken = await tx.change(sql.CLAIM_ALL, sid=sid, of_leg="leg-1", token="leg-1:a", now=9.0)
         again = asyncio.create_task(second.claim_all(sid, "leg-1", 9.0))
-        await until_blocked(first)
+        await until_blocked(first, again)
     assert [row.id for row in taken] == [control.id] and not await again and (await again).owned
 
 
@@ -153,7 +153,7 @@ async def test_a_resolution_that_loses_against_the_report_reports_nothing(two):
     async with holding(first) as tx:
         assert await tx.change(sql.APPLY, token=claim.token, **told)
         resolve = asyncio.create_task(second.resolve(claim.rows[0].id, "abandoned", "ana", 9.0))
-        await until_blocked(first)
+        await until_blocked(first, resolve)
     with pytest.raises(Exception, match="closed already"):
         await resolve
     assert (await story.row(claim.rows[0])).state is S.APPLIED
@@ -168,7 +168,7 @@ async def test_a_report_that_loses_against_a_resolution_is_late(two):
         report = asyncio.create_task(
             second.report(claim.token, turn_id="t-1", turn_outcome="completed", in_history=True, now=9.0)
         )
-        await until_blocked(first)
+        await until_blocked(first, report)
     assert (await report).late == (cid,) and (await story.row(cid)).state is S.RESOLVED
 
 
@@ -179,7 +179,7 @@ async def test_a_withdrawal_that_loses_against_the_claim_is_refused(two):
     async with holding(first) as tx:
         assert await tx.change(sql.CLAIM_ALL, sid=sid, of_leg="leg-1", token="leg-1:a", now=9.0)
         withdraw = asyncio.create_task(second.withdraw(control.id, "ana", 9.0))
-        await until_blocked(first)
+        await until_blocked(first, withdraw)
     with pytest.raises(Exception, match="handed over"):
         await withdraw
     assert (await story.row(control)).state is S.DELIVERING
