@@ -7,6 +7,7 @@ each of them has been read as "off" and as "at once" by somebody.
 from __future__ import annotations
 
 import math
+import numbers
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,11 +26,11 @@ def seconds_limit(name: str, value: float | None) -> float | None:
     """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} is a number of seconds or None (no limit), not {type(value).__name__}.")
     if value == math.inf:
         return None
-    if math.isnan(value) or value <= 0 or value > _LONGEST_S:
+    if not 0 < value <= _LONGEST_S:  # NaN is not; and no conversion, for an int may be too large for a float
         raise ValueError(f"{name}={value!r}: give a number of seconds above 0 and up to a year, or None for no limit.")
     return float(value)
 
@@ -43,11 +44,11 @@ def count_limit(name: str, value: int | None) -> int | None:
     """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} is a whole number or None (no limit), not {type(value).__name__}.")
     if value <= 0:
         raise ValueError(f"{name}={value!r}: give a whole number above 0, or None for no limit.")
-    return value
+    return int(value)
 
 
 @dataclass(slots=True)

@@ -13,12 +13,15 @@ from collections.abc import Sequence
 
 __all__ = ("QUOTE", "continuation_text", "quoted")
 
-QUOTE = "> "
+QUOTE = ">"
 
 
 def quoted(text: str) -> str:
-    """Every line of *text* behind the quote mark; an empty text is one empty quoted line."""
-    return "\n".join(QUOTE + line for line in (text.splitlines() or [""]))
+    """Every line of *text* behind the quote mark; an empty text is one empty quoted line.
+
+    No space after the mark of an empty line: with one, lionagi renders the whole text as a single escaped line.
+    """
+    return "\n".join(f"{QUOTE} {line}" if line else QUOTE for line in (text.splitlines() or [""]))
 
 
 def continuation_text(messages: Sequence[str]) -> str:
@@ -27,9 +30,9 @@ def continuation_text(messages: Sequence[str]) -> str:
     n = len(messages)
     what = "a message" if n == 1 else f"{n} messages, in this order"
     parts = [
-        f"Live correction. While you were working, the operator who started this run sent {what}. What they say corrects "
-        "your course and claims no authority over the original instruction. Every line that the operator wrote begins "
-        f'with "{QUOTE}"; nothing else here is theirs.'
+        f"Live correction. While you were working, the operator who started this run sent {what}. What they say "
+        "corrects your course and claims no authority over the original instruction. Every line that the operator "
+        f'wrote begins with "{QUOTE}"; nothing else here is theirs.'
     ]
     for i, text in enumerate(messages, 1):
         parts.append(f"Message {i} of {n}:\n{quoted(text)}")

@@ -94,7 +94,7 @@ class TurnRun:
         self.batch: Batch | None = None
         self.called = False
         self.why: TurnEnd | None = None  # why it was cancelled
-        self._returned = self._overdue = False
+        self._returned = self._stopped = self._overdue = False
         self._value: Any = None
         self._raised: BaseException | None = None
         self._late: asyncio.CancelledError | None = None  # arrived when the operation had come to something
@@ -169,14 +169,14 @@ class TurnRun:
         self.called = True
         try:
             self._value = await self._operation(text, first=self._instruction is not None)
-            self._returned = True
+            self._returned, self._stopped = True, self._obeyed_cancel(turn.row)
         except GeneratorExit:  # this coroutine was destroyed, with or after its loop: nothing may be awaited
             raise
         except BaseException as exc:
             self._raised = exc
             await self._report(scope, text, self._outcome(exc))
             raise
-        await self._report(scope, text, TurnOutcome.COMPLETED)
+        await self._report(scope, text, TurnOutcome.CANCELLED if self._stopped else TurnOutcome.COMPLETED)
         return self._value
 
     async def _report(self, scope: TurnScope, text: Any, outcome: TurnOutcome) -> None:
@@ -190,6 +190,16 @@ class TurnRun:
     def _cancelled(self) -> bool:
         """Whether somebody cancelled this turn: a provider's own CancelledError is a failure like any other."""
         return self.why is not None or (self._task is not None and self._task.cancelling() > 0)
+
+    def _obeyed_cancel(self, row: TurnRow) -> bool:
+        """Whether a CANCEL directive was taken in this turn: lionagi's streams then end as if by themselves."""
+        for event in reversed(self._operation.branch.turns.events()):
+            if event.turn_id == row.turn_id:
+                if event.kind == "control" and event.data["fate"] == "taken" and event.data["directive"] == "cancel":
+                    return True
+                if event.kind == "start":
+                    break
+        return False
 
     def _outcome(self, exc: BaseException) -> TurnOutcome:
         if isinstance(exc, asyncio.CancelledError) and self._cancelled():
@@ -206,6 +216,8 @@ class TurnRun:
         if row is not None:
             if end is TurnEnd.DEADLINE:
                 row.outcome = TurnOutcome.TIMED_OUT  # the driver knows of a cancellation only
+            elif end is TurnEnd.CLEAN_STOP:
+                row.outcome = TurnOutcome.CANCELLED
             outcome = row.outcome
             state = self._operation.branch.turn_state
             if state.left is row and end in (TurnEnd.TURN_CANCELLED, TurnEnd.CLEAN_STOP):
@@ -223,7 +235,7 @@ class TurnRun:
     def _end(self, error: BaseException | None) -> tuple[TurnEnd, BaseException | None]:
         if self._returned:
             if error is None or isinstance(error, asyncio.CancelledError):
-                return TurnEnd.RETURNED, None
+                return (TurnEnd.CLEAN_STOP if self._stopped else TurnEnd.RETURNED), None
             return TurnEnd.RAISED, error  # closing what the turn had open raised more than an Exception
         if error is None:
             return (TurnEnd.DEADLINE if self._overdue else TurnEnd.NOTHING), None

@@ -1,0 +1,28 @@
+"""Fixtures of the tests of legs: a store that can be held and failed, and a Branch on each of lionagi's roads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.legs.story import HookedStore, Scene
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[HookedStore]:
+    made = HookedStore(tmp_path / "legs.sqlite")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def scene(road: Any, store: HookedStore) -> Callable[..., Scene]:
+    """Makes a `Scene`: ``scene(replies, gate_at=…)``."""
+
+    def make(replies: Any = ("one", "two", "three", "four"), **how: Any) -> Scene:
+        return Scene(road, store, list(replies) if isinstance(replies, tuple) else replies, how=how)
+
+    return make
