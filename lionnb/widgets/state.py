@@ -1,8 +1,8 @@
 """What a view knows, as one JSON object, and the function that adds an event to it. Pure: no clock, no I/O.
 
-``static/state.js`` is the same function in the browser's language. Both start from the same object and must stay equal
-after every event, because a page that is reloaded goes on from the kernel's copy: a differential test feeds random
-events to both. Whoever changes one changes the other.
+``static/state.js`` is the same function in the browser's language (and ``static/lists.js`` the same as `lists`). Both
+start from the same object and must stay equal after every event, because a page that is reloaded goes on from the
+kernel's copy: a differential test feeds random events to both. Whoever changes one changes the other.
 
 The object is changed in place (a copy of 2,000 entries an event would make the view's cost grow with its history)
 and is bounded: entries, signals, lanes and steers fall out at the old end and are counted. ``first`` of a list is how
@@ -14,11 +14,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from lionnb.widgets.lists import (
+    State,
+    add_lane,
+    busy,
+    entry,
+    lane_at,
+    lane_of,
+    push,
+    resize,
+    still,
+    take_waiter,
+)
 from lionnb.widgets.wire import Event
 
-__all__ = ("LIMITS", "State", "entry", "fresh", "is_live", "reduce")
-
-State = dict[str, Any]
+__all__ = ("LIMITS", "State", "fresh", "is_live", "reduce")
 
 LIMITS = {
     "entries": 2_000,  # lines of the transcript
@@ -73,83 +83,9 @@ def is_live(state: State) -> bool:
     return state["turn"] is not None or bool(state["waiters"]) or (run is not None and run["status"] == "running")
 
 
-def entry(state: State, k: int | None) -> dict[str, Any] | None:
-    """Entry *k*; ``None`` when it has fallen out, or for ``None``."""
-    entries = state["entries"]
-    return None if k is None or k < entries["first"] else entries["items"][k - entries["first"]]
-
-
-# ---------------------------------------------------------------------- the lists
-def _push(state: State, event: Event, kind: str, /, **fields: Any) -> int:
-    entries, limits = state["entries"], state["limits"]
-    k: int = entries["first"] + len(entries["items"])
-    entries["items"].append(
-        {"k": k, "at": event["at"], "kind": kind, "turn": event["turn"], "size": event["size"], **fields}
-    )
-    entries["text"] += event["size"]
-    items = entries["items"]
-    while len(items) > limits["entries"] or (entries["text"] > limits["text"] and len(items) > 1):
-        entries["text"] -= items.pop(0)["size"]
-        entries["first"] += 1
-    return k
-
-
-def _resize(state: State, item: dict[str, Any], size: int) -> None:
-    state["entries"]["text"] += size - item["size"]
-    item["size"] = size
-
-
-def _lane_of(state: State, turn: str | None) -> int:
-    """The number of the turn's lane; -1 when it has none (any more)."""
-    lanes = state["lanes"]
-    for i in range(len(lanes["items"]) - 1, -1, -1):  # the newest first: nearly always the last one
-        if turn is not None and lanes["items"][i]["turn"] == turn:
-            return int(lanes["first"]) + i
-    return -1
-
-
-def _lane(state: State, no: int) -> dict[str, Any] | None:
-    lanes = state["lanes"]
-    return lanes["items"][no - lanes["first"]] if no >= lanes["first"] else None
-
-
-def _add_lane(state: State, turn: str | None, operation: str, wait_at: float, start_at: float | None) -> int:
-    lanes = state["lanes"]
-    lanes["items"].append(
-        {
-            "turn": turn, "operation": operation, "wait_at": wait_at, "start_at": start_at,
-            "fin_at": None, "end_at": None, "outcome": None,
-        }
-    )  # fmt: skip
-    if len(lanes["items"]) > state["limits"]["lanes"]:
-        lanes["items"].pop(0)
-        lanes["first"] += 1
-    return int(lanes["first"]) + len(lanes["items"]) - 1
-
-
-def _take_waiter(state: State, turn: str | None, data: dict[str, Any]) -> dict[str, Any] | None:
-    """The waiter that an entry or an ended wait belongs to.
-
-    The feed names a waiter by its task at most. Waiters enter in arrival order, so the first that fits is the one.
-    """
-
-    def fits(waiter: dict[str, Any]) -> bool:
-        if turn is not None and waiter["turn"] is not None:
-            return bool(waiter["turn"] == turn)
-        if data["task"] is not None and waiter["task"] is not None and data["task"] != waiter["task"]:
-            return False
-        return data["operation"] is None or data["operation"] == waiter["operation"]
-
-    for i, waiter in enumerate(state["waiters"]):
-        if fits(waiter):
-            taken: dict[str, Any] = state["waiters"].pop(i)
-            return taken
-    return None
-
-
 # ---------------------------------------------------------------------- a turn's life
 def _on_wait(state: State, event: Event, data: dict[str, Any]) -> None:
-    lane = _add_lane(state, event["turn"], data["operation"], event["at"], None)
+    lane = add_lane(state, event["turn"], data["operation"], event["at"], None)
     state["waiters"].append({"turn": event["turn"], "at": event["at"], "lane": lane, **data})
     if len(state["waiters"]) > state["limits"]["waiters"]:
         state["waiters"].pop(0)
@@ -157,14 +93,14 @@ def _on_wait(state: State, event: Event, data: dict[str, Any]) -> None:
 
 def _on_start(state: State, event: Event, data: dict[str, Any]) -> None:
     at, turn = event["at"], event["turn"]
-    waiter = _take_waiter(state, turn, data)
-    lane = None if waiter is None else _lane(state, waiter["lane"])
+    waiter = take_waiter(state, turn, data)
+    lane = None if waiter is None else lane_at(state, waiter["lane"])
     if lane is None:
-        _add_lane(state, turn, data["operation"], at - (data["waited_s"] or 0), at)
+        add_lane(state, turn, data["operation"], at - (data["waited_s"] or 0), at)
     else:
         lane["turn"], lane["start_at"] = turn, at
     size = event["size"]
-    _push(
+    push(
         state,
         {**event, "size": 0},
         "start",
@@ -175,7 +111,7 @@ def _on_start(state: State, event: Event, data: dict[str, Any]) -> None:
     asked = None
     if data["instruction"]:
         text = {"text": data["instruction"], "cut": data["instruction_cut"], "id": None}
-        asked = _push(state, {**event, "size": size}, "text", role="user", live=False, **text)
+        asked = push(state, {**event, "size": size}, "text", role="user", live=False, **text)
     state["turn"] = {
         "id": turn, "operation": data["operation"], "model": data["model"], "phase": "active", "started_at": at,
         "waited_s": data["waited_s"], "quiet_at": at, "outcome": None, "asked": asked,
@@ -188,7 +124,7 @@ def _on_phase(state: State, event: Event, data: dict[str, Any]) -> None:
         turn["phase"] = data["phase"]
         if data["phase"] == "closed":
             state["turn"] = None
-    lane = _lane(state, _lane_of(state, event["turn"]))
+    lane = lane_at(state, lane_of(state, event["turn"]))
     if lane is not None and data["phase"] == "finalizing":
         lane["fin_at"] = event["at"]
 
@@ -196,13 +132,13 @@ def _on_phase(state: State, event: Event, data: dict[str, Any]) -> None:
 def _on_end(state: State, event: Event, data: dict[str, Any]) -> None:
     turn = event["turn"]
     if turn is None:  # a wait that never became a turn
-        waiter = _take_waiter(state, None, data)
-        lane = None if waiter is None else _lane(state, waiter["lane"])
+        waiter = take_waiter(state, None, data)
+        lane = None if waiter is None else lane_at(state, waiter["lane"])
     else:
-        lane = _lane(state, _lane_of(state, turn))
+        lane = lane_at(state, lane_of(state, turn))
         if state["turn"] is not None and state["turn"]["id"] == turn:
             state["turn"] = None
-        _still(state, turn)
+        still(state, turn)
         state["tools"] = []
     if lane is not None:
         lane["end_at"], lane["outcome"] = event["at"], data["outcome"]
@@ -211,25 +147,12 @@ def _on_end(state: State, event: Event, data: dict[str, Any]) -> None:
         if spent is not None:
             state["tokens"][key] = (state["tokens"][key] or 0) + spent
     kept = ("outcome", "operation", "error", "error_cut", "duration_s", "input_tokens", "output_tokens")
-    _push(state, event, "end", **{key: data[key] for key in kept})
-
-
-def _still(state: State, turn: str | None) -> None:
-    """The text that was coming will not come any further: what is there is a part."""
-    item = entry(state, state["live"])
-    if item is not None and item["turn"] == turn:
-        item["live"], item["part"] = False, True
-        state["live"] = None
-
-
-def _busy(state: State, event: Event) -> None:
-    if state["turn"] is not None and state["turn"]["id"] == event["turn"]:
-        state["turn"]["quiet_at"] = event["at"]
+    push(state, event, "end", **{key: data[key] for key in kept})
 
 
 # ---------------------------------------------------------------------- what is inside it
 def _on_text(state: State, event: Event, data: dict[str, Any]) -> None:
-    _busy(state, event)
+    busy(state, event)
     turn = state["turn"]
     item = None
     if data["role"] == "assistant":
@@ -245,21 +168,21 @@ def _on_text(state: State, event: Event, data: dict[str, Any]) -> None:
             item = asked  # the message that carries the instruction which the start of the turn told already
     if item is None:
         fields = {"text": data["text"], "cut": data["text_cut"], "id": data["id"]}
-        _push(state, event, "text", role=data["role"], live=False, **fields)
+        push(state, event, "text", role=data["role"], live=False, **fields)
         return
     item.pop("pieces", None)
     item["text"], item["cut"], item["id"], item["live"] = data["text"], data["text_cut"], data["id"], False
-    _resize(state, item, event["size"])
+    resize(state, item, event["size"])
 
 
 def _on_chunk(state: State, event: Event, data: dict[str, Any]) -> None:
-    _busy(state, event)
+    busy(state, event)
     item = entry(state, state["live"])
     if item is None or item["turn"] != event["turn"]:
         if item is not None:
-            _still(state, item["turn"])
+            still(state, item["turn"])
         fields: dict[str, Any] = {"text": "", "cut": 0, "id": None, "pieces": []}
-        k = _push(state, {**event, "size": 0}, "text", role="assistant", live=True, **fields)
+        k = push(state, {**event, "size": 0}, "text", role="assistant", live=True, **fields)
         state["live"] = k
         item = entry(state, k)
         assert item is not None
@@ -270,20 +193,20 @@ def _on_chunk(state: State, event: Event, data: dict[str, Any]) -> None:
         gone = item["pieces"].pop(0)[0]
         size -= gone
         item["cut"] += gone
-    _resize(state, item, size)
+    resize(state, item, size)
 
 
 def _on_tool_call(state: State, event: Event, data: dict[str, Any]) -> None:
-    _busy(state, event)
+    busy(state, event)
     fields = {"call": data["id"], "name": data["name"], "args": data["arguments"], "args_cut": data["arguments_cut"]}
-    k = _push(state, event, "tool", **fields, done_at=None, output=None, output_cut=0, error=None, error_cut=0)
+    k = push(state, event, "tool", **fields, done_at=None, output=None, output_cut=0, error=None, error_cut=0)
     state["tools"].append([data["id"], k])
     if len(state["tools"]) > state["limits"]["tools"]:
         state["tools"].pop(0)
 
 
 def _on_tool_result(state: State, event: Event, data: dict[str, Any]) -> None:
-    _busy(state, event)
+    busy(state, event)
     item = None
     for i, (call, k) in enumerate(state["tools"]):
         if call == data["id"]:
@@ -292,12 +215,12 @@ def _on_tool_result(state: State, event: Event, data: dict[str, Any]) -> None:
             break
     if item is None:
         fields = {"call": data["id"], "name": data["name"], "args": None, "args_cut": 0}
-        item = entry(state, _push(state, {**event, "size": 0}, "tool", **fields))
+        item = entry(state, push(state, {**event, "size": 0}, "tool", **fields))
         assert item is not None
     item["done_at"] = event["at"]
     for key in ("output", "output_cut", "error", "error_cut"):
         item[key] = data[key]
-    _resize(state, item, item["size"] + event["size"])
+    resize(state, item, item["size"] + event["size"])
 
 
 def _on_blocks(state: State, event: Event, data: dict[str, Any]) -> None:
@@ -311,14 +234,14 @@ def _on_control(state: State, event: Event, data: dict[str, Any]) -> None:
     if item is not None and item["turn"] == event["turn"] and data["fate"] in ("taken", "not consumed"):
         item["fate"], state["control"] = data["fate"], None
         return
-    k = _push(state, event, "control", **data)
+    k = push(state, event, "control", **data)
     if data["fate"] == "stored":
         state["control"] = k
 
 
 def _on_signal(state: State, event: Event, data: dict[str, Any]) -> None:
     signals, limit = state["signals"], state["limits"]["signals"]
-    signals["items"].append([event["at"], _lane_of(state, event["turn"]), data["name"]])
+    signals["items"].append([event["at"], lane_of(state, event["turn"]), data["name"]])
     extra = len(signals["items"]) - limit
     if extra > limit // 8:  # in slabs: dropping one at a time would move the whole list each time
         del signals["items"][:extra]
@@ -326,11 +249,11 @@ def _on_signal(state: State, event: Event, data: dict[str, Any]) -> None:
 
 
 def _on_warning(state: State, event: Event, data: dict[str, Any]) -> None:
-    _push(state, event, "warning", text=data["text"], cut=data["text_cut"])
+    push(state, event, "warning", text=data["text"], cut=data["text_cut"])
 
 
 def _on_line(state: State, event: Event, data: dict[str, Any]) -> None:
-    _push(state, event, "line", name=data["name"], text=data["text"], cut=data["text_cut"])
+    push(state, event, "line", name=data["name"], text=data["text"], cut=data["text_cut"])
 
 
 # ---------------------------------------------------------------------- a leg's own
@@ -353,14 +276,14 @@ def _on_steer(state: State, event: Event, data: dict[str, Any]) -> None:
     if item is not None:
         item.update(shown)
     elif data["fate"] in _LANDED and old["entry"] is None:
-        old["entry"] = _push(state, event, "steer", **shown)
+        old["entry"] = push(state, event, "steer", **shown)
 
 
 def _on_leg(state: State, event: Event, data: dict[str, Any]) -> None:
     before = state["run"]
     state["run"] = data
     if data["status"] != "running" and (before is None or before["status"] != data["status"]):
-        _push(state, event, "leg", status=data["status"], sentence=data["sentence"])
+        push(state, event, "leg", status=data["status"], sentence=data["sentence"])
 
 
 def _on_beat(state: State, event: Event, data: dict[str, Any]) -> None:

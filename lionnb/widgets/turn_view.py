@@ -56,17 +56,25 @@ class TurnView(anywidget.AnyWidget):
             over. *reply* may be called from any thread, more than once (the last word stands), with
             ``{"ok": bool, "sentence": str, "control_id": str | None}``. What it raises is shown in the view.
         seed: Events that happened before, oldest first.
-        max_entries: Lines of transcript kept; what falls out is counted, and the view says so.
-        max_signals: Signals kept, likewise.
-        beat_s: Seconds between two signs of life while something goes on; ``None`` sends none. The page says since
-            when it has heard nothing. An idle view sends none either: a message counts as activity, and a kernel that
-            is never idle is never culled.
+        max_entries: Lines of transcript kept, at least 1; what falls out is counted, and the view says so.
+        max_signals: Signals kept, at least 1, likewise.
+        beat_s: Seconds (more than 0) between two signs of life while something goes on; ``None`` sends none. The page
+            says since when it has heard nothing. An idle view sends none either: a message counts as activity, and a
+            kernel that is never idle is never culled.
+
+    Raises:
+        ValueError: A limit that means nothing.
     """
 
     _esm = assets.esm()
     _css = assets.css()
     # Never assigned: serialised only when a comm opens or a page asks for the state, so that appending stays free.
     snapshot = traitlets.Any().tag(sync=True, to_json=lambda _, self: self.feed.snapshot())
+
+    # Here, because ipywidgets closes what is collected, and also what was refused below before it had any of them.
+    _flusher: asyncio.TimerHandle | None = None
+    _beater: asyncio.TimerHandle | None = None
+    _closed = False
 
     def __init__(
         self,
@@ -79,13 +87,14 @@ class TurnView(anywidget.AnyWidget):
         max_signals: int = 10_000,
         beat_s: float | None = 2.0,
     ) -> None:
+        if max_entries < 1 or max_signals < 1:
+            raise ValueError(f"a view keeps at least one line and one signal, not {max_entries} and {max_signals}")
+        if beat_s is not None and not beat_s > 0:
+            raise ValueError(f"beat_s is {beat_s!r}: give seconds between two signs of life, or None for none")
         limits = {"entries": max_entries, "signals": max_signals}
         self._can_steer, self._on_intent, self._beat_s = can_steer, on_intent, beat_s
         self._thread, self._context = threading.get_ident(), contextvars.copy_context()
         self._loop = _running_loop()
-        self._flusher: asyncio.TimerHandle | None = None
-        self._beater: asyncio.TimerHandle | None = None
-        self._closed = False
         # Before super().__init__: that opens the comm, and the opening carries the snapshot.
         beats, uid = beat_s is not None, uuid.uuid4().hex
         self.feed = Feed(fresh(uid=uid, title=line(title, 120), can_steer=can_steer, beats=beats, limits=limits))

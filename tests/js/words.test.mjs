@@ -99,7 +99,7 @@ test("a send is not a receipt: it reads not yet recorded until the kernel answer
   const desk = newDesk(100), sent = record(desk, MESSAGE, "hello", 0);
   assert.deepEqual(sent, { ...MESSAGE, n: 100 });
   assert.equal(sentLine(desk.sent[0], 500), "sent, not yet recorded");
-  assert.equal(sentLine(desk.sent[0], 12_000), "sent, not yet recorded for 12 s: the kernel takes it when it comes to it");
+  assert.equal(sentLine(desk.sent[0], 12_000), "sent, not yet recorded for 12 s: no answer from the kernel yet");
   tidy(desk, { steers: { items: [] } }, 1e9);
   assert.equal(desk.sent.length, 1);
   acknowledge(desk, { ack: 100, ok: true, sentence: "recorded: lands at the end of the turn", control_id: "c1" }, 20);

@@ -139,6 +139,16 @@ def test_lines_that_the_kernel_dropped_leave_the_page_too(open_page: Any) -> Non
     assert page.page.locator(".ln-gone").inner_text() == "10 earlier lines no longer kept by this view"
 
 
+def test_a_block_that_somebody_reads_stays_open_when_the_turn_gathers_again(open_page: Any) -> None:
+    page, feed = open_page(), feed_of(scenes.working_leg())
+    page.open(feed)
+    page.page.locator(".ln-block summary", has_text="project notes").click()
+    again = [{"name": "project notes", "tokens": 9, "text": "newer"}, {"name": "clock", "tokens": 1, "text": "t"}]
+    page.deliver(more(feed, told("blocks", scenes.TURN, blocks=again, skipped=[], failed=[], degraded=[])))
+    assert page.page.locator(".ln-block[open]").all_inner_texts() == ["project notes 9 tokens\nnewer"]
+    assert "gathering 2 of this turn" in page.page.locator(".ln-blocks").inner_text()
+
+
 def test_a_reader_who_scrolled_up_stays_there_and_is_told_of_news(open_page: Any) -> None:
     s = scenes.Story()
     for i in range(100):
@@ -270,6 +280,11 @@ def test_a_resolution_needs_a_name(open_page: Any) -> None:
     assert page.sent() == [] and "Say who you are" in page.page.locator(".ln-said").inner_text()
     page.page.get_by_label("your name").fill("ada")
     page.deliver(more(feed, *scenes.Story().steer(1, "applied", "applied", "applied in turn a1b2c3d4").events))
+    told_again = scenes.Story().steer(
+        3, "never_reported", "needs you", "nobody reported back for 9 min", text="Stop after two papers if they agree."
+    )
+    page.deliver(more(feed, *told_again.events))
+    assert "for 9 min" in page.page.locator(".ln-steers").inner_text()
     page.page.get_by_role("button", name="It did not").click()
     (sent,) = page.sent()
     assert (sent["intent"], sent["control_id"], sent["outcome"], sent["by"]) == ("resolve", "c3", "abandoned", "ada")

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from lionnb.records import FeedEvent
-from lionnb.widgets.state import entry, fresh, is_live, reduce
+from lionnb.widgets.lists import entry
+from lionnb.widgets.state import fresh, is_live, reduce
 from lionnb.widgets.wire import FIELDS, encode
 from tests.widgets import scenes
 

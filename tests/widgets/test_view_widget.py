@@ -1,4 +1,9 @@
-"""`TurnView` without a kernel: threads, batches, answers, signs of life."""
+"""`TurnView` without a kernel: threads, batches, answers, signs of life.
+
+Of the reported cases of widgets: f01 and f21 are in test_view_page and test_view_in_lab, f13 and f19 in test_view_twin,
+f17 is the bundle below, f23 is that nothing here renders Markdown or HTML of others. f03 (prints under the wrong cell)
+cannot happen to a view: it prints nothing. f15 is about styled tables, which are not widgets.
+"""
 
 from __future__ import annotations
 
@@ -106,6 +111,13 @@ def test_a_second_asyncio_run_gets_timers_of_its_own(view: Any) -> None:
     assert [len(m["ev"]) for m in told] == [2]
 
 
+async def test_a_push_from_a_thread_of_a_thread_arrives_too(view: Any) -> None:
+    """f05: events travel as values, not as captured output."""
+    one, told = view()
+    await asyncio.to_thread(in_thread, lambda: one.push(event(0, "warning", text="deep")))
+    assert (await told.want(lambda m: "ev" in m))["ev"][0]["data"]["text"] == "deep"
+
+
 async def test_a_push_from_another_thread_hands_itself_to_the_loop(view: Any) -> None:
     one, told = view()
     for i in range(3):
@@ -172,6 +184,13 @@ def test_a_closed_view_is_silent_and_can_be_collected(view: Any) -> None:
         del v
     gc.collect()
     assert sum(r() is not None for r in refs) == 0
+
+
+@pytest.mark.parametrize("how", [{"max_entries": 0}, {"max_signals": -1}, {"beat_s": 0}, {"beat_s": float("nan")}])
+def test_a_limit_that_means_nothing_is_refused_by_name(view: Any, how: dict[str, Any]) -> None:
+    """h11, h15, h23."""
+    with pytest.raises(ValueError, match=r"at least one|beat_s"):
+        view(**how)
 
 
 # ---------------------------------------------------------------------- from the page

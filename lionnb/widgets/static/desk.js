@@ -65,5 +65,5 @@ export function sentLine(item, now) {
   if (item.status !== "sent") return item.sentence;
   const age = Math.floor((now - item.at) / 1000);
   const what = item.intent === "steer" ? "sent, not yet recorded" : "sent, not yet answered";
-  return age < 2 ? what : `${what} for ${age} s: the kernel takes it when it comes to it`;
+  return age < 2 ? what : `${what} for ${age} s: no answer from the kernel yet`;
 }

@@ -144,6 +144,11 @@ export class Blocks {
       list.map((p) => h("div", { class: "ln-why" }, chip(word, { tone, mark }), h("span", { class: "ln-name" }, p.name),
         p.reason ? h("span", { class: "ln-dim" }, p.reason) : null));
     const rest = [...why("failed", "bad", "✕", b.failed), ...why("degraded", "warn", "▽", b.degraded), ...why("skipped", "idle", "–", b.skipped)];
+    const open = new Set(Array.from(this.el.querySelectorAll("details[open]"), (/** @type {any} */ d) => d.dataset.name));
+    for (const [i, d] of fired.entries()) { // a request may gather again while somebody reads
+      d.dataset.name = b.blocks[i].name;
+      d.open = open.has(b.blocks[i].name);
+    }
     const none = fired.length + rest.length ? [] : [h("div", { class: "ln-dim" }, "no provider took part")];
     this.el.replaceChildren(head, ...fired, ...rest, ...none);
   }

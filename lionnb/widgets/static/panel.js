@@ -115,7 +115,9 @@ export class Panel {
     const wanted = new Set(touched);
     for (const s of state.steers.items) {
       if (!wanted.has(s.key)) continue;
-      const old = this.rows.get(s.key), made = this.steerRow(s);
+      const old = this.rows.get(s.key), sign = JSON.stringify([s.chip, s.text, s.text_cut, s.control_id]);
+      if (old?.sign === sign) { old.steer = s; continue; } // a new sentence must not cost what is being typed in the row
+      const made = { ...this.steerRow(s), sign };
       if (old) old.node.replaceWith(made.node);
       else this.list.prepend(made.node); // the newest on top
       this.rows.set(s.key, made);
@@ -132,11 +134,12 @@ export class Panel {
   steerRow(s) {
     const line = h("span", { class: "ln-dim" });
     const look = CHIPS[s.chip] ?? { tone: "idle", mark: "?" };
+    const word = chip(s.chip, look);
     const node = h("li", { class: `ln-steer ln-edge-${look.tone}` },
       h("div", { class: "ln-text" }, s.text, s.text_cut ? h("span", { class: "ln-cut" }, cutNote(s.text_cut)) : null),
-      h("div", { class: "ln-fate" }, chip(s.chip, look, s.sentence), line, this.withdrawButton(s)));
+      h("div", { class: "ln-fate" }, word, line, this.withdrawButton(s)));
     if (s.chip === "needs you" && s.control_id) node.append(this.resolveForm(s));
-    return { node, line, steer: s };
+    return { node, line, word, steer: s };
   }
 
   withdrawButton(s) {
@@ -192,7 +195,10 @@ export class Panel {
     this.ended = ended;
     tidy(this.desk, state, local);
     if (this.box.value === "" && this.desk.draft !== "") this.box.value = this.desk.draft;
-    for (const made of this.rows.values()) setText(made.line, steerLine(made.steer, now));
+    for (const { line, word, steer } of this.rows.values()) {
+      setText(line, steerLine(steer, now));
+      if (word.title !== steer.sentence) word.title = steer.sentence;
+    }
     const queued = state.steers.items.filter((/** @type {any} */ s) => s.chip === "queued").length;
     const n = state.steers.first + state.steers.items.length;
     setText(this.count, n ? ` ${plural(n, "sent", "sent")}${queued ? `, ${queued} queued` : ""}` : " none yet");
