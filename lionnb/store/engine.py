@@ -22,7 +22,6 @@ from sqlalchemy.pool import StaticPool
 
 from lionnb.errors import StoreError, StoreVersionError
 from lionnb.store import schema
-from lionnb.store.faults import release
 from lionnb.store.location import Location
 from lionnb.store.schema import meta, metadata
 
@@ -167,7 +166,6 @@ def _no_wal(cursor: Any) -> None:
     except sqlite3.OperationalError as exc:
         if not was_wal:
             raise
-        release(exc)
         error = StoreError(WAL_IN_USE)
         error.cause = exc
         raise error from None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-import traceback
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -15,7 +14,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from lionnb.errors import StoreError, StoreVersionError
 
-__all__ = ("is_database_error", "release", "retryable", "translate")
+__all__ = ("is_database_error", "retryable", "translate")
 
 LOCKED: Final = (
     "the control database stayed locked by another program, so nothing was written. Try again; if it stays so, look "
@@ -150,20 +149,9 @@ def _sentence(exc: BaseException) -> str:
     return OTHER
 
 
-def release(exc: BaseException) -> None:
-    """Drop the local variables of the frames that *exc* and its causes came through; the traceback's lines stay.
-
-    A notebook keeps the last error. Through its frames it would keep a cursor, and with it a connection that was
-    closed and yet holds the file's lock until the next error.
-    """
-    for one in _chain(exc):
-        traceback.clear_frames(one.__traceback__)
-
-
 def translate(exc: BaseException) -> StoreError:
     """Return the error to raise instead of *exc*, ``from None``: one sentence, the original in ``cause``."""
     text = _sentence(exc)
-    release(exc)
     error = StoreVersionError(text) if text == NOT_A_DATABASE else StoreError(text)
     error.cause = exc
     return error
