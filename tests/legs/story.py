@@ -85,6 +85,7 @@ class Scene:
     replies: Any
     gate: Gate = field(default_factory=Gate)
     how: dict[str, Any] = field(default_factory=dict)
+    legs: list[Leg] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.model = self.road.model(self.replies, gate=self.gate, **self.how)
@@ -95,16 +96,24 @@ class Scene:
         return self.road.name == "cli"
 
     def leg(self, instruction: Any = "Survey X", **how: Any) -> Leg:
-        return start_leg(self.branch, instruction, **{"store": self.store, "by": "ana"} | how)
+        leg = start_leg(self.branch, instruction, **{"store": self.store, "by": "ana"} | how)
+        self.legs.append(leg)
+        return leg
 
     # ------------------------------------------------------------------ time, as events
     async def working(self, n: int = 1) -> None:
-        """The provider works on *n* calls."""
-        await self.gate.reached(n)
+        """The provider works on *n* calls. A leg that ends instead is told, not waited for."""
+        reached = asyncio.ensure_future(self.gate.reached(n))
+        ended = [leg.task for leg in self.legs]
+        await asyncio.wait((reached, *ended), return_when=asyncio.FIRST_COMPLETED)
+        if not reached.done() and self.legs and all(task.done() for task in ended):
+            reached.cancel()
+            raise AssertionError(f"nobody works any more: {self.legs}, {[leg.note for leg in self.legs]}")
+        await reached
 
     async def answer(self) -> None:
         """Let the call pass that is at the gate, and wait until the provider is at work again or nobody is."""
-        await self.gate.reached()
+        await self.working()
         self.gate.open()
         self.gate.close()
         await self.gate.left()

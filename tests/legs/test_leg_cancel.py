@@ -364,31 +364,22 @@ async def test_a_redirect_during_a_continuations_wait_lands_with_it(scene):
     assert result.turns[1].steers == (first.control_id, second.control_id)
 
 
-async def test_a_redirect_during_a_claim_that_missed_it_lands_next_with_what_was_claimed(scene):
-    """The claim was written before the row: what it took is given back, and both land together."""
+async def test_a_redirect_whose_row_misses_the_claim_cancels_that_continuation_and_lands_next(scene):
     s = scene()
     leg = s.leg()
     await s.working()
     first = leg.steer("first")
-    answered = s.store.ask  # the store is asked from outside of the leg's line
-    gate = s.store.hold("claim_all")
-
-    async def claim_then_wait(claim, *args):
-        del s.store.hooks["claim_all"]
-        answer = await claim(*args)
-        await gate.wait()
-        return answer
-
-    s.store.hooks["claim_all"] = claim_then_wait
+    claim = s.store.hold("claim_all")
+    await s.answer()
+    await claim.reached()
+    second = leg.redirect("second")  # its row is written after the claim that is under way
+    claim.open()
+    await heard(leg.feed, lambda e: len(leg.turns) == 2)  # the provider never answers: only the cancel ends it
     s.answer_all()
-    await gate.reached()
-    receipt = leg.redirect("second")  # its row waits in line behind the claim
-    gate.open()
     result = await leg
-    assert (await receipt).fate is Fate.APPLIED and first.fate is Fate.APPLIED
-    assert result.status is RunStatus.COMPLETED
-    assert sorted(i for t in result.turns for i in t.steers if t.end is TurnEnd.RETURNED)
-    assert all(row.state == "applied" for row in answered(lambda core: core.list_controls(leg.session_id)))
+    assert [t.end for t in result.turns] == [TurnEnd.RETURNED, TurnEnd.TURN_CANCELLED, TurnEnd.RETURNED]
+    assert [t.steers for t in result.turns[1:]] == [(first.control_id,), (second.control_id,)]
+    assert [row.turn_outcome for row in s.rows(leg)] == ["cancelled", "completed"]
 
 
 async def test_a_redirect_between_turns_is_a_steer(scene):
