@@ -11,11 +11,14 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 OWNER = "postgres"
+# The server runs as long as our end of the pipe is open: a test process that is killed leaves no server behind.
+WITH_US = '"$@" & cat >/dev/null; kill -QUIT $!; wait $!'
 PORT = 5432  # part of the socket's name; nothing listens on the network
 
 
@@ -42,6 +45,7 @@ class Server:
     def __init__(self, bin_dir: Path, folder: Path) -> None:
         self._bin, self._folder = bin_dir, folder
         self._names = itertools.count(1)
+        self._process: subprocess.Popen[bytes] | None = None
         self._user = OWNER if os.geteuid() == 0 else None
 
     def _run(self, program: str, *args: str) -> None:
@@ -56,25 +60,50 @@ class Server:
         log = self._folder / "log"
         return log.read_text() if log.exists() else ""
 
+    def make(self) -> None:
+        """Make the cluster."""
+        options = ("-U", "lion", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        self._run("initdb", "-D", f"{self._folder}/data", *options)
+
     def start(self) -> None:
-        """Make the cluster and start it; ready when this returns."""
-        data = f"{self._folder}/data"
-        self._run("initdb", "-D", data, "-U", "lion", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-        options = (
-            f"-c listen_addresses= -c unix_socket_directories={self._folder} -c port={PORT} -c fsync=off "
-            "-c max_connections=60 -c shared_buffers=16MB"
-        )
-        self._run("pg_ctl", "-D", data, "-l", f"{self._folder}/log", "-w", "-o", options, "start")
+        """Start it; it answers when this returns. It ends with this process, however that ends."""
+        settings = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(self._folder),
+            "port": str(PORT),
+            "fsync": "off",
+            "max_connections": "60",
+            "shared_buffers": "16MB",
+        }
+        server = [str(self._bin / "postgres"), "-D", f"{self._folder}/data"]
+        for name, value in settings.items():
+            server += ["-c", f"{name}={value}"]
+        with open(self._folder / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                ["sh", "-c", WITH_US, "sh", *server],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                user=self._user,
+                cwd=self._folder,
+                start_new_session=True,  # an interrupt from the keyboard is for pytest
+            )
+        ready = [str(self._bin / "pg_isready"), "-q", "-h", str(self._folder), "-p", str(PORT)]
+        until = time.monotonic() + 60
+        while subprocess.run(ready).returncode != 0:
+            assert self._process.poll() is None and time.monotonic() < until, self.log()
+            time.sleep(0.02)
 
     def stop(self) -> None:
-        """Stop it, at once and with every connection."""
-        self._run("pg_ctl", "-D", f"{self._folder}/data", "-m", "immediate", "stop")
+        """Stop it as a crash does: at once and with every connection."""
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
 
     def restart(self) -> None:
         """Stop it as a crash does, and start it again."""
-        self._run(
-            "pg_ctl", "-D", f"{self._folder}/data", "-m", "immediate", "-w", "-l", f"{self._folder}/log", "restart"
-        )
+        self.stop()
+        self.start()
 
     def url(self, database: str) -> str:
         """The URL of one of its databases."""
@@ -107,6 +136,7 @@ def server() -> Iterator[Server]:
         shutil.chown(folder, OWNER)
     made = Server(bin_dir, folder)
     try:
+        made.make()
         made.start()
         try:
             yield made
