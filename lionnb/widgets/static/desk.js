@@ -40,11 +40,13 @@ export function acknowledge(desk, ack, at) {
   return item;
 }
 
-/** Drop what is told elsewhere: a recorded steer that the list shows, an order that was carried out a while ago.
+/** Drop what is told elsewhere: a recorded steer once the list shows it (a busy kernel may take minutes), an order that was
+ * carried out a while ago.
  * @param {Desk} desk @param {any} state @param {number} now ms @returns {boolean} whether something went */
 export function tidy(desk, state, now) {
   const listed = (/** @type {string|null} */ id) => id !== null && state.steers.items.some((s) => s.control_id === id);
-  const kept = desk.sent.filter((s) => s.status !== "ok" || (!listed(s.control) && now - s.doneAt < KEEP_OK_MS));
+  const untold = (/** @type {Sent} */ s) => !listed(s.control) && ((s.intent === "steer" && s.control !== null) || now - s.doneAt < KEEP_OK_MS);
+  const kept = desk.sent.filter((s) => s.status !== "ok" || untold(s));
   const gone = kept.length !== desk.sent.length;
   desk.sent = kept;
   return gone;

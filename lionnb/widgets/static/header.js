@@ -86,9 +86,10 @@ export class Header {
     this.drawn = "";
   }
 
-  /** @param {any} state @param {number} now */
-  draw(state, now) {
+  /** @param {any} state @param {number} now @param {boolean} [gone] whether there is no kernel any more */
+  draw(state, now, gone) {
     const head = headline(state, now);
+    if (gone && isLive(state)) Object.assign(head.status, { word: `${head.status.word} when last heard`, look: { tone: "idle", mark: "?" } });
     setText(this.title, head.title);
     setText(this.run, head.runId);
     setText(this.lead, head.lead);
@@ -156,8 +157,10 @@ export class Blocks {
 
 /** What the page knows about the kernel's life. Pure.
  * @param {{beatAt: number, answerAt: number, nextMs: number|null}} pulse ms of this browser @param {boolean} live
- * @param {number} now ms @returns {string} empty while all is well */
-export function silence(pulse, live, now) {
+ * @param {number} now ms @param {boolean} [gone] whether there is no kernel to send to
+ * @returns {string} empty while all is well */
+export function silence(pulse, live, now, gone) {
+  if (live && gone) return `The kernel of this view is gone: it was restarted, or has ended. What you see is what was last heard (${clock(pulse.beatAt / 1000)}).`;
   if (!live || pulse.nextMs === null) return "";
   const quiet = now - pulse.beatAt;
   if (quiet < Math.max(6000, 3 * pulse.nextMs)) return "";

@@ -6,8 +6,9 @@ import { button, chip, h, setText } from "./dom.js";
 import { CHIPS, counting, cutNote, plural, short } from "./format.js";
 
 const GUARD_MS = 400, ARMED_MS = 4000, RESEND_MS = 5000;
-const SENT = { sent: CHIPS.sent, ok: CHIPS.applied, refused: CHIPS["not delivered"] };
-const WORD = { sent: "sent", ok: "done", refused: "refused" };
+const SENT = { sent: CHIPS.sent, ok: CHIPS.applied, refused: CHIPS["not delivered"], queued: CHIPS.queued };
+const WORD = { sent: "sent", ok: "done", refused: "refused", queued: "queued" };
+export const GONE = "The kernel of this view is gone: it was restarted, or has ended.";
 
 /** Ages and owner of a steer. Pure. @param {any} s @param {number} now Unix seconds */
 export function steerLine(s, now) {
@@ -58,13 +59,15 @@ export class Panel {
     /** @type {Map<string, any>} */
     this.rows = new Map();
     this.turn = undefined;
+    this.gone = false; // whether there is a kernel to send to
     this.armedAt = 0;
     this.outDrawn = "";
   }
 
   // ---------------------------------------------------------------- what a person does
   order(message, label) {
-    this.send(record(this.desk, message, label, Date.now()));
+    const whole = record(this.desk, message, label, Date.now());
+    if (!this.send(whole)) acknowledge(this.desk, { ack: whole.n, ok: false, sentence: `${GONE} Nothing was sent.` }, Date.now());
     this.changed();
   }
 
@@ -74,6 +77,7 @@ export class Panel {
 
   steer() {
     const text = this.box.value;
+    if (this.gone) return this.say(`${GONE} Your text stays here.`);
     if (this.ended) return this.say("The leg has ended: nothing would read it. Your text stays here.");
     if (text.trim() === "") return this.say("Nothing to send yet.");
     this.box.value = this.desk.draft = "";
@@ -169,8 +173,10 @@ export class Panel {
     } else if (item.status === "sent" && item.intent === "steer" && Date.now() - item.at > RESEND_MS) {
       acts.push(button("Send again", () => this.send(item.message), { title: "The same message: it is recorded once however often it is sent" }));
     }
-    return h("li", { class: `ln-steer ln-edge-${SENT[item.status].tone}` }, h("div", { class: "ln-text" }, item.label),
-      h("div", { class: "ln-fate" }, chip(WORD[item.status], SENT[item.status]), line, ...acts));
+    // A steer that was recorded is queued, not done; the list takes over as soon as the kernel's loop tells of it.
+    const status = item.intent === "steer" && item.status === "ok" ? "queued" : item.status;
+    return h("li", { class: `ln-steer ln-edge-${SENT[status].tone}` }, h("div", { class: "ln-text" }, item.label),
+      h("div", { class: "ln-fate" }, chip(WORD[status], SENT[status]), line, ...acts));
   }
 
   editAgain(item) {
@@ -202,10 +208,10 @@ export class Panel {
     const queued = state.steers.items.filter((/** @type {any} */ s) => s.chip === "queued").length;
     const n = state.steers.first + state.steers.items.length;
     setText(this.count, n ? ` ${plural(n, "sent", "sent")}${queued ? `, ${queued} queued` : ""}` : " none yet");
-    setText(this.hint, ended ? "the leg has ended" : state.turn ? "lands when the current turn ends" : "lands as the next turn");
-    this.sendButton.disabled = this.stopButton.disabled = ended;
+    setText(this.hint, ended ? "the leg has ended" : this.gone ? "the kernel is gone" : state.turn ? "lands when the current turn ends" : "lands as the next turn");
+    this.sendButton.disabled = this.stopButton.disabled = ended || this.gone;
     if (this.armedAt && local - this.armedAt > ARMED_MS) this.disarm();
-    this.drawTurnButton(ended ? null : state.turn, local);
+    this.drawTurnButton(ended || this.gone ? null : state.turn, local);
     this.drawOut(local);
   }
 

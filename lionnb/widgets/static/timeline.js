@@ -158,7 +158,8 @@ export class Timeline {
     const turns = state.lanes.first + state.lanes.items.length, signals = state.signals.first + state.signals.items.length;
     const kept = state.signals.first || state.lanes.first ? ` (the newest ${count(state.signals.items.length)} signals of ${plural(state.lanes.items.length, "turn")} are kept)` : "";
     const outside = this.index.lane(-1), loose = outside ? outside.at.length - outside.start : 0;
-    const words = `${plural(turns, "turn")}, ${plural(signals, "signal")}${loose ? `, ${count(loose)} of them outside any turn in sight` : ""}${kept}`;
+    const told = signals ? `, ${plural(signals, "signal")}${loose ? `, ${count(loose)} of them outside any turn in sight` : ""}` : "";
+    const words = `${plural(turns, "turn")}${told}${kept}`;
     setText(this.caption, ` ${words}`);
     this.canvas.setAttribute("aria-label", `timeline of turns: ${words}. Arrow keys move, plus and minus zoom, 0 shows everything.`);
     this.redraw();

@@ -31,6 +31,7 @@ class Display {
     this.offset = 0; // the kernel's clock minus this browser's, ms
     this.dirty = untouched();
     this.anew = true;
+    this.gone = false; // no kernel behind this view: a restart, an export
     this.frame = 0;
     this.desk = deskOf(this.state.uid);
     this.header = new Header();
@@ -59,19 +60,23 @@ class Display {
   }
 
   get quiet() {
-    return silence(this.pulse, isLive(this.state), Date.now());
+    return silence(this.pulse, isLive(this.state), Date.now(), this.gone);
   }
 
   begin() {
     this.onMessage = (/** @type {any} */ m) => this.message(m);
     this.onSnapshot = () => this.adopt(this.model.get("snapshot"));
     this.onDesk = () => this.panel?.tick(this.state, this.now(), Date.now());
+    this.onComm = () => { this.sync.ask(Date.now()); this.tick(); }; // a restart cuts the line: trying it tells
+    this.model.on("comm_live_update", this.onComm);
     this.model.on("msg:custom", this.onMessage);
     this.model.on("change:snapshot", this.onSnapshot);
     this.desk.listeners.add(this.onDesk);
     this.timer = setInterval(() => this.tick(), TICK_MS);
     this.resized = new ResizeObserver(() => this.timeline.redraw());
     this.resized.observe(this.root);
+    this.themed = new MutationObserver(() => this.timeline.redraw()); // a canvas does not follow the theme by itself
+    for (const el of [document.documentElement, document.body]) this.themed.observe(el, { attributes: true });
     this.draw();
     this.sync.ask(Date.now()); // what was sent while this display came into being is lost
   }
@@ -80,18 +85,24 @@ class Display {
     clearInterval(this.timer);
     cancelAnimationFrame(this.frame);
     this.resized.disconnect();
+    this.themed.disconnect();
     this.desk.listeners.delete(this.onDesk);
+    this.model.off("comm_live_update", this.onComm);
     this.model.off("msg:custom", this.onMessage);
     this.model.off("change:snapshot", this.onSnapshot);
     this.root.remove();
   }
 
+  /** @returns {boolean} whether there is a kernel to send it to */
   send(message) {
     try {
       this.model.send(message);
-    } catch (error) { // a page without a kernel; the desk goes on saying "not yet recorded"
+      this.gone = false;
+    } catch (error) {
       console.debug("lionnb: not sent", error);
+      this.gone = true;
     }
+    return !this.gone;
   }
 
   // ---------------------------------------------------------------- from the kernel
@@ -165,8 +176,9 @@ class Display {
     setText(this.pulseLine, quiet);
     this.pulseLine.hidden = quiet === "";
     this.root.classList.toggle("ln-quiet", quiet !== "");
-    this.header.draw(this.state, now);
+    this.header.draw(this.state, now, this.gone);
     this.transcript.tick(this.state, now, quiet !== "");
+    if (this.panel) this.panel.gone = this.gone;
     this.panel?.tick(this.state, now, Date.now());
     if (isLive(this.state) && quiet === "") this.timeline.redraw();
     this.sync.tick(Date.now());
