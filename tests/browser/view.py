@@ -63,3 +63,8 @@ class ViewOnPage:
         """Type it and press Send."""
         self.box.press_sequentially(text)
         self.send.click()
+
+    def settle(self) -> None:
+        """Outlive the moment in which the view refuses a press because its turn has only just changed."""
+        born = self.nb.page.evaluate("() => performance.now()")
+        self.nb.page.wait_for_function("born => performance.now() - born > 500", arg=born)

@@ -11,20 +11,10 @@ from pathlib import Path
 import pytest
 from jupyter_core.utils import ensure_event_loop
 
-from tests.kernel.front import Front, Hold
+from tests.cells import SETUP, Hold
+from tests.kernel.front import Front
 
 HERE = Path(__file__).parent
-
-SETUP = """
-import asyncio
-import lionnb
-from lionnb.testing import Gate, LoopbackServer, Reply, scripted_model
-
-gate = Gate()  # while it is closed, the turn goes on
-answers = ["the first answer", "the second answer"]
-branch = lionnb.Branch(chat_model=scripted_model(answers, gate=gate), name="survey")
-"""
-START = 'leg = lionnb.start_leg(branch, "Survey the literature.", name="survey", timeout_s=300)'
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import sqlite3
 import time
 import uuid
 from collections.abc import Callable
@@ -18,45 +17,15 @@ from typing import Any, TypeVar
 
 from jupyter_client.manager import KernelManager
 
-__all__ = ("LIMIT_S", "Cell", "Front", "Hold", "View", "rows")
+from tests.cells import rows
+
+__all__ = ("LIMIT_S", "Cell", "Front", "View")
 
 T = TypeVar("T")
 LIMIT_S = 60.0
 
 # The suite's own switches are none of a kernel's.
 _OURS = ("PYTHONASYNCIODEBUG", "PYTEST_CURRENT_TEST")
-
-
-def rows(database: Path, table: str) -> list[dict[str, Any]]:
-    """The rows of the control database, read from this process; none while the file is not there."""
-    if not database.exists():
-        return []
-    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=LIMIT_S)
-    try:
-        connection.row_factory = sqlite3.Row
-        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
-            return []
-        return [dict(row) for row in connection.execute(f"SELECT * FROM {table} ORDER BY seq")]
-    finally:
-        connection.close()
-
-
-class Hold:
-    """Something that a cell can be held at, and that the test lets go of.
-
-    A named pipe: reading it blocks the kernel's thread as a computation does, and nothing in the kernel has to run for
-    it to end.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        os.mkfifo(path)
-        self.blocks = f"open({str(path)!r}).read()"
-        self.awaits = f"await asyncio.to_thread(lambda: {self.blocks})"
-
-    def let_go(self) -> None:
-        """Let the cell that is held go on, once it has come to it."""
-        self._path.write_text("")
 
 
 @dataclass(eq=False)

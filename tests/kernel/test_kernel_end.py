@@ -5,7 +5,7 @@ from __future__ import annotations
 import psutil
 import pytest
 
-from tests.kernel.conftest import SETUP, START
+from tests.cells import SETUP, START
 
 
 @pytest.mark.parametrize("what", ["leg", "branch.communicate('hello')", "gate.wait()"])

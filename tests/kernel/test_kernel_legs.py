@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.kernel.conftest import START
+from tests.cells import START
 
 
 def test_a_leg_goes_on_between_cells(kernel) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipykernel
 import pytest
 
-from tests.kernel.conftest import START
-from tests.kernel.front import Front, Hold
+from tests.cells import START, Hold
+from tests.kernel.front import Front
 
 SUBSHELLS = ipykernel.version_info[0] >= 7
 BUSY = {"idle": "", "awaiting": "print('busy')\n{0.awaits}", "blocked": "print('busy')\n{0.blocks}"}
