@@ -1,7 +1,7 @@
 """Lifecycle signals with ``turn_id``: additive subclasses of lionagi's.
 
-The class names stay ``RunStart``, ``RunEnd``, ``RunFailed``: lionagi's SessionObserver persists ``type(sig).__name__`` as
-the signal's kind, and observers of the lionagi classes keep matching.
+The class names stay ``RunStart``, ``RunEnd``, ``RunFailed``: lionagi's SessionObserver persists ``type(sig).__name__``
+as the signal's kind, and observers of the lionagi classes keep matching.
 
 Source: ADR-0018 D5.
 """

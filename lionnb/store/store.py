@@ -7,6 +7,7 @@ computes, and a steer must be recorded then too. SQLAlchemy is imported there, a
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import os
 import threading
@@ -161,6 +162,15 @@ def default_store(url: str | os.PathLike[str] | None = None) -> Store:
         if store is None or store.closed:
             store = _stores[where] = Store(url)
         return store
+
+
+@atexit.register
+def _close_default_stores() -> None:
+    """Close what the process leaves open. Registered before the legs' handler, so it runs after it: they write last."""
+    with _stores_lock:
+        stores = tuple(_stores.values())
+    for store in stores:
+        store.close(1.0)
 
 
 def _after_fork() -> None:
