@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import inspect
+import types
 import warnings
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 
 from lionagi.operations._observe import StopStream, emit_message
@@ -34,21 +36,18 @@ from lionnb.errors import AdoptionError, WrongLoopError
 from lionnb.history import log_loose_ends, warn_of_loose_ends
 from lionnb.kernel import wake_on_signals
 from lionnb.offline import QuietLogger, ensure_token_data, quiet_log_config
+from lionnb.operations import Operations
 from lionnb.records import TurnOutcome, TurnRecord, WaiterRecord
 from lionnb.signals import UPSTREAM_LIFECYCLE, RunFailed, RunStart, build_run_end
 from lionnb.turns import context as ctxs
 from lionnb.turns.context import TurnExecutionContext
 from lionnb.turns.driver import after_turn as _after_turn
-from lionnb.turns.driver import run_in_turn, schedule_signal
+from lionnb.turns.driver import schedule_signal
 from lionnb.turns.finalize import release
 from lionnb.turns.log import TurnLog
 from lionnb.turns.phases import Phase
 from lionnb.turns.state import TurnState, loop_name
-from lionnb.turns.stream import TurnStream, stream_in_turn
 from lionnb.turns.turn import Turn, control_data
-
-if TYPE_CHECKING:
-    from lionnb.turns.context import TurnScope
 
 __all__ = ("PRIVATE_HOOKS", "Branch", "after_turn", "check_adoptable", "wrap")
 
@@ -68,68 +67,7 @@ PRIVATE_HOOKS: dict[str, tuple[str, str]] = {
 }
 
 
-class _ReportSlot:
-    """Stands where lionagi keeps a ContextVar for the last provider report: a report belongs to its turn."""
-
-    __slots__ = ("_state",)
-
-    def __init__(self, state: TurnState) -> None:
-        self._state = state
-
-    def set(self, report: Any) -> None:
-        """Called by lionagi when the providers of a request have been gathered."""
-        state = self._state
-        ctx = ctxs.live_context(state, Phase.ACTIVE, Phase.FINALIZING)
-        if ctx is None:  # an operation function called outside of every turn keeps lionagi's behaviour
-            state.report = report
-            return
-        ctx.provider_report, ctx.provider_blocks = report, tuple(report.blocks)
-        assert state.turn is not None
-        taps.report(state.log, state.turn.row, str(ctx.turn_id), report)
-
-    def get(self) -> Any:
-        """What lionagi reads back."""
-        ctx = ctxs.live_context(self._state, Phase.ACTIVE, Phase.FINALIZING)
-        return self._state.report if ctx is None else ctx.provider_report
-
-
-def _parameter(func: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """A reader of the argument called *name* in a call of *func*; ``None`` when it is absent or a sentinel."""
-    from lionagi.ln.types import not_sentinel
-
-    names = [p.name for p in inspect.signature(func).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
-    at = names.index(name) if name in names else None
-
-    def read(args: tuple[Any, ...], kw: dict[str, Any]) -> Any:
-        value = args[at] if at is not None and len(args) > at else kw.get(name)
-        return value if value is not None and not_sentinel(value) else None
-
-    return read
-
-
-def _turn_method(name: str, model_parameter: str) -> Any:
-    """Lionagi's coroutine method *name*, run inside a turn. Cooperative: an adopted subclass keeps its override."""
-    stock = getattr(StockBranch, name)
-    model_of = _parameter(stock, model_parameter)
-
-    @functools.wraps(stock)
-    async def method(self: Branch, *args: Any, **kw: Any) -> Any:
-        below = getattr(super(Branch, self), name)
-        return await run_in_turn(
-            self,
-            invoke=lambda scope: below(*args, **kw),
-            model=model_of(args, kw),
-            operation=name,
-            prompt=taps.prompt_of(args, kw),
-        )
-
-    return method
-
-
-_react_model = _parameter(StockBranch.ReActStream, "analysis_model")
-
-
-class Branch(StockBranch):
+class Branch(Operations, StockBranch):
     """A lionagi Branch on which overlapping model calls queue instead of corrupting each other.
 
     Every call of chat, chat_and_record, parse, operate, communicate, interpret, ReAct, ReActStream and run is a *turn*:
@@ -144,8 +82,9 @@ class Branch(StockBranch):
 
     _turns: TurnState = PrivateAttr(default_factory=TurnState)
 
-    # ClassVar: without it pydantic would take the name for a private attribute, which adopted objects lack
+    # ClassVar: without it pydantic would take the names for private attributes, which adopted objects lack
     _stops: ClassVar[tuple[type[BaseException], ...]] = (StopStream,)
+    _adopted: ClassVar[type[Any]] = StockBranch  # the class whose name its snapshots carry
 
     def __init__(self, **kw: Any) -> None:
         quiet = kw.get("log_config") is None
@@ -156,7 +95,7 @@ class Branch(StockBranch):
         super().__init__(**kw)
         if quiet:  # lionagi's default writes ./data/logs: at 50 entries, after `async with`, and when the process ends
             self._log_manager = QuietLogger(logs=self.logs)
-        self._last_context_report = _ReportSlot(self._turns)
+        self._last_context_report = taps.ReportSlot(self._turns)
 
     # ------------------------------------------------------------------ reading
     @property
@@ -372,77 +311,16 @@ class Branch(StockBranch):
             if todo:
                 await asyncio.wait(todo)
 
-    # ------------------------------------------------------------------ operations
-    chat = _turn_method("chat", "imodel")
-    chat_and_record = _turn_method("chat_and_record", "imodel")
-    operate = _turn_method("operate", "chat_model")
-    communicate = _turn_method("communicate", "chat_model")
-    interpret = _turn_method("interpret", "interpret_model")
-    ReAct = _turn_method("ReAct", "analysis_model")
-
-    @functools.wraps(StockBranch.parse)
-    async def parse(self, *args: Any, **kw: Any) -> Any:
-        """As lionagi's, inside a turn; its model is the configured parse model."""
-        below = super().parse
-        return await run_in_turn(
-            self,
-            invoke=lambda scope: below(*args, **kw),
-            operation="parse",
-            prompt=taps.prompt_of(args, kw, "text"),
-            resolve=lambda: self.mdls.parse,
-        )
-
-    @functools.wraps(StockBranch.ReActStream)
-    def ReActStream(self, *args: Any, **kw: Any) -> TurnStream[Any]:
-        """As lionagi's: the whole loop is one turn."""
-        below = super().ReActStream
-        return stream_in_turn(
-            self,
-            invoke=lambda scope: below(*args, **kw),
-            model=_react_model(args, kw),
-            operation="ReActStream",
-            prompt=taps.prompt_of(args, kw),
-        )
-
-    @functools.wraps(StockBranch.run)
-    def run(
-        self,
-        instruction: Any = "",
-        *,
-        chat_model: Any = None,
-        persist_dir: str | None = None,
-        snapshot_dir: str | None = None,
-        **kw: Any,
-    ) -> TurnStream[Any]:
-        """As lionagi's. The operation's generator is driven directly: the facade drops it without closing it."""
-        from lionagi.operations.run.run import run as operation
-        from lionagi.operations.types import RunParam
-
-        own = {name: kw.pop(name, default) for name, default in _RUN_DEFAULTS.items()}
-        given = {
-            "imodel": chat_model,
-            "persist_dir": persist_dir,
-            "snapshot_dir": snapshot_dir,
-            "imodel_kw": kw or None,
-        }
-        own.update({name: value for name, value in given.items() if value is not None})
-
-        def invoke(scope: TurnScope) -> Any:
-            return operation(self, instruction, RunParam(**own))
-
-        prompt = taps.prompt_of((instruction,), {})
-        return stream_in_turn(self, invoke=invoke, model=chat_model, operation="run", prompt=prompt)
-
     # ------------------------------------------------------------------ copies
     @classmethod
     def class_name(cls, full: bool = False) -> str:
         """Lionagi's own class name, so that a snapshot is readable without lionnb, and the other way round."""
-        stock: type[Any] | None = StockBranch if cls is Branch else cls.__dict__.get("_adopted")
+        stock: type[Any] | None = cls.__dict__.get("_adopted")
         return str(super().class_name(full) if stock is None else stock.class_name(full))
 
     def clone(self, sender: Any = None) -> Branch:
         """As lionagi's: a turn-aware Branch with the same messages, and no turn state."""
-        made = wrap(super().clone(sender))
+        made = _adopt(super().clone(sender))
         loud = not isinstance(self._log_manager, QuietLogger)
         made._log_manager = DataLogger.from_config(self._log_manager._config.model_copy()) if loud else QuietLogger()
         return made
@@ -451,7 +329,7 @@ class Branch(StockBranch):
         """A shallow copy shares the history with its original, as lionagi's does, but never the turn state."""
         made: Branch = super().__copy__()
         state = TurnState()
-        made._turns, made._last_context_report = state, _ReportSlot(state)
+        made._turns, made._last_context_report = state, taps.ReportSlot(state)
         return made
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
@@ -461,19 +339,8 @@ class Branch(StockBranch):
         show(self)
 
 
-_RUN_DEFAULTS: dict[str, Any] = {
-    name: inspect.signature(StockBranch.run).parameters[name].default
-    for name in (
-        "sender",
-        "recipient",
-        "guidance",
-        "context",
-        "images",
-        "image_detail",
-        "stream_persist",
-        "response_format",
-    )
-}
+# The nine of ADR-0018 D2.
+_MODEL_OPERATIONS = tuple(name for name in vars(Operations) if not name.startswith("_"))
 
 
 def after_turn(branch: Branch, fn: Callable[[], Coroutine[Any, Any, Any]]) -> None:
@@ -496,27 +363,54 @@ def _adopting(cls: type[Any]) -> type[Branch]:
 _OWN = ("run", "ReActStream", "control", "poll_control")
 
 
-def check_adoptable(branch: Any) -> None:
-    """Raise unless `wrap` can make *branch* turn-aware; changes nothing.
+def check_adoptable(*branches: Any) -> None:
+    """Raise unless `wrap` can make each of *branches* turn-aware; changes nothing.
 
     Raises:
         AdoptionError: The reason.
     """
-    if isinstance(branch, Branch):
-        return
-    if not isinstance(branch, StockBranch):
-        raise AdoptionError(f"wrap() takes a lionagi Branch, not {type(branch).__name__}.")
-    cls = type(branch)
-    if overridden := [n for n in _OWN if getattr(cls, n) is not getattr(StockBranch, n)]:
-        raise AdoptionError(
-            f"{cls.__name__} overrides {' and '.join(overridden)}, which a turn-aware Branch must own: that would "
-            "be bypassed without a word. Derive the class from lionnb.Branch instead."
-        )
-    if any(not t.done() for t in branch._signal_tasks):
-        raise AdoptionError(
-            "a call is in flight on this Branch, and lionnb cannot know where it stands. Await it, then wrap the "
-            "Branch."
-        )
+    stock = [branch for branch in branches if not isinstance(branch, Branch)]
+    for branch in stock:
+        if not isinstance(branch, StockBranch):
+            raise AdoptionError(f"wrap() takes a lionagi Branch, not {type(branch).__name__}.")
+        cls = type(branch)
+        if overridden := [n for n in _OWN if getattr(cls, n) is not getattr(StockBranch, n)]:
+            raise AdoptionError(
+                f"{cls.__name__} overrides {' and '.join(overridden)}, which a turn-aware Branch must own: that would "
+                "be bypassed without a word. Derive the class from lionnb.Branch instead."
+            )
+        if any(not t.done() for t in branch._signal_tasks):
+            raise _in_flight(branch)
+    if stock and (branch := _called(stock)) is not None:
+        raise _in_flight(branch)
+
+
+def _in_flight(branch: Any) -> AdoptionError:
+    return AdoptionError(
+        f"a call is in flight on Branch {branch.name or branch.id}, and lionnb cannot know where it stands. Await it "
+        "(or close its stream), then wrap the Branch."
+    )
+
+
+def _called(branches: list[Any]) -> Any:
+    """One of *branches* on which a stock operation has begun, in whatever task, thread or suspended stream.
+
+    lionagi keeps no record of its calls. Their coroutines and generators do, each in its argument ``self``; the
+    collector knows them all. Some 10 ms, once per adoption.
+    """
+    codes = {inspect.unwrap(getattr(StockBranch, name)).__code__ for name in _MODEL_OPERATIONS}
+    wanted = {id(branch) for branch in branches}
+    for obj in gc.get_objects():
+        kind = type(obj)
+        if kind is types.CoroutineType and obj.cr_code in codes:
+            frame = obj.cr_frame
+        elif kind is types.AsyncGeneratorType and obj.ag_code in codes:
+            frame = obj.ag_frame
+        else:
+            continue
+        if frame is not None and id(frame.f_locals.get("self")) in wanted:
+            return frame.f_locals["self"]
+    return None
 
 
 def wrap(branch: Any) -> Branch:
@@ -526,14 +420,18 @@ def wrap(branch: Any) -> Branch:
         AdoptionError: It is no Branch; a call is in flight on it; or its class overrides what the driver must own
             (`run` and `ReActStream`, whose generators it closes; `control` and `poll_control`). Nothing was changed.
     """
-    check_adoptable(branch)
     if isinstance(branch, Branch):
         return branch
+    check_adoptable(branch)
+    return _adopt(branch)
+
+
+def _adopt(branch: Any) -> Branch:
     cls, state = type(branch), TurnState()
     state.report = branch._last_context_report_fallback
     object.__setattr__(branch, "__class__", Branch if cls is StockBranch else _adopting(cls))  # type: ignore[arg-type]
     private = branch.__pydantic_private__
-    private["_turns"], private["_last_context_report"] = state, _ReportSlot(state)
+    private["_turns"], private["_last_context_report"] = state, taps.ReportSlot(state)
     hooks = branch.on_message_added
     for i, hook in enumerate(hooks):
         if getattr(hook, "__func__", None) is cls._schedule_emit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from lionagi.session.branch import Branch as StockBranch
 from lionagi.session.session import Session as StockSession
@@ -16,10 +16,27 @@ __all__ = ("Session", "wrap_session")
 class Session(StockSession):
     """A lionagi Session that builds, takes in, splits and loads turn-aware Branches."""
 
+    _adopted: ClassVar[type[Any] | None] = None  # the class whose name its snapshots carry; see below
+
     def __init__(self, **kw: Any) -> None:
         if kw.get("default_branch") is None and not kw.get("branches"):
             kw["default_branch"] = Branch()
         super().__init__(**kw)
+
+    @classmethod
+    def class_name(cls, full: bool = False) -> str:
+        """Lionagi's own class name: lionagi loads only classes of its own, so stock lionagi can read our snapshots."""
+        stock: type[Any] | None = cls.__dict__.get("_adopted")
+        return str(super().class_name(full) if stock is None else stock.class_name(full))
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Any:
+        """As lionagi's, but a snapshot that names lionagi's Session becomes one of this class."""
+        key = "node_metadata" if "node_metadata" in data else "metadata"
+        metadata = dict(data.get(key) or {})
+        if metadata.get("lion_class") == StockSession.class_name(full=True):
+            del metadata["lion_class"]
+        return super().from_dict({**data, key: metadata})
 
     def include_branches(self, branches: Any) -> None:
         """As lionagi's; stock Branches are made turn-aware in place first.
@@ -29,8 +46,7 @@ class Session(StockSession):
         """
         # a Branch is iterable itself (its fields), so the type is asked first
         given = [branches] if isinstance(branches, StockBranch) else list(branches)
-        for branch in given:
-            check_adoptable(branch)
+        check_adoptable(*given)
         super().include_branches([wrap(branch) for branch in given])
 
     def new_branch(self, *args: Any, as_default_branch: bool = False, **kw: Any) -> Branch:
@@ -44,6 +60,11 @@ class Session(StockSession):
         return branch
 
 
+# Not in the class body: lionagi registers each Session class under its name while the class is made, and ours must not
+# take the place of lionagi's own for everybody in the process.
+Session._adopted = StockSession  # noqa: SLF001
+
+
 def wrap_session(session: Any) -> Any:
     """Make every Branch of a stock Session turn-aware in place. All or none.
 
@@ -53,8 +74,7 @@ def wrap_session(session: Any) -> Any:
     if not isinstance(session, StockSession):
         raise AdoptionError(f"wrap_session() takes a lionagi Session, not {type(session).__name__}.")
     branches = list(session.branches)
-    for branch in branches:
-        check_adoptable(branch)
+    check_adoptable(*branches)
     for branch in branches:
         wrap(branch)
     return session

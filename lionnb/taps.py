@@ -17,9 +17,22 @@ from lionagi.service.connections import APICalling
 from lionnb.records import Usage
 from lionnb.turns import context as ctxs
 from lionnb.turns.log import TurnLog, TurnRow, clip
+from lionnb.turns.phases import Phase
+from lionnb.turns.state import TurnState
 from lionnb.turns.turn import Turn
 
-__all__ = ("message", "model_name", "prompt_of", "provider_call", "report", "tap_model", "untap_model", "usage_of")
+__all__ = (
+    "ReportSlot",
+    "mark_instruction",
+    "message",
+    "model_name",
+    "prompt_of",
+    "provider_call",
+    "report",
+    "tap_model",
+    "untap_model",
+    "usage_of",
+)
 
 
 def model_name(model: Any) -> str:
@@ -133,6 +146,31 @@ def report(log: TurnLog, row: TurnRow, turn_id: str, found: Any) -> None:
         failed=list(row.failed),
         degraded=list(row.degraded),
     )
+
+
+class ReportSlot:
+    """Stands where lionagi keeps a ContextVar for the last provider report: a report belongs to its turn."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, state: TurnState) -> None:
+        self.state = state
+
+    def set(self, found: Any) -> None:
+        """Called by lionagi when the providers of a request have been gathered."""
+        state = self.state
+        ctx = ctxs.live_context(state, Phase.ACTIVE, Phase.FINALIZING)
+        if ctx is None:  # an operation function called outside of every turn keeps lionagi's behaviour
+            state.report = found
+            return
+        ctx.provider_report, ctx.provider_blocks = found, tuple(found.blocks)
+        assert state.turn is not None
+        report(state.log, state.turn.row, str(ctx.turn_id), found)
+
+    def get(self) -> Any:
+        """What lionagi reads back."""
+        ctx = ctxs.live_context(self.state, Phase.ACTIVE, Phase.FINALIZING)
+        return self.state.report if ctx is None else ctx.provider_report
 
 
 # ---------------------------------------------------------------------- text as it comes

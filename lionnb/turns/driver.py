@@ -182,11 +182,11 @@ def outcome_of(exc: BaseException) -> TurnOutcome:
 
 
 # ---------------------------------------------------------------------- message signals
-async def _emission(coro: Coroutine[Any, Any, Any]) -> None:
+async def _emission(make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
     task = asyncio.current_task()
     if task is not None:
         ctxs.enter_inside(task)
-    await coro
+    await make()  # made here: a task that is cancelled before its first step would leave it never awaited
 
 
 def schedule_signal(state: TurnState, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
@@ -200,7 +200,7 @@ def schedule_signal(state: TurnState, make: Callable[[], Coroutine[Any, Any, Any
         return
     ctx, turn = ctxs.live_context(state), state.turn
     owner = ctx.signal_tasks if ctx is not None and turn is not None and turn.loop is loop else state.detached
-    own(owner, loop.create_task(_emission(make()), name="lionnb-signal"), "message signal")
+    own(owner, loop.create_task(_emission(make), name="lionnb-signal"), "message signal")
 
 
 def after_turn(state: TurnState, fn: Callable[[], Coroutine[Any, Any, Any]]) -> None:

@@ -66,22 +66,36 @@ class TurnStream(AsyncGenerator[T, Any]):
     # Coroutines, not plain pass-through: the frame keeps a temporary stream alive for the step, and `__del__` away.
     async def __anext__(self) -> T:
         self._check_loop()
-        return await self._agen.__anext__()
+        try:
+            return await self._agen.__anext__()
+        except GeneratorExit:
+            self._lose_step()
+            raise
 
     async def asend(self, value: Any) -> T:
         """As a generator's; the value is ignored."""
-        self._check_loop()
-        return await self._agen.asend(value)
+        return await self.__anext__()
 
     async def athrow(self, *exc: Any) -> T:
         """As a generator's: the exception ends the turn as failed."""
         self._check_loop()
-        return await self._agen.athrow(*exc)
+        try:
+            return await self._agen.athrow(*exc)
+        except GeneratorExit:
+            self._lose_step()
+            raise
 
     async def aclose(self) -> None:
         """Close the underlying stream, end the turn (RunEnd), release the Branch."""
         self._check_loop()
         await self._agen.aclose()
+
+    def _lose_step(self) -> None:
+        """The coroutine that drove a step was destroyed. Before Python 3.13 the generator is not told, and stays
+        "running" for ever: nobody else would end its turn.
+        """
+        if self._slot and self._slot[0].scope is not None:
+            finish_later(self._slot[0], TurnOutcome.ABANDONED, None)
 
     def _check_loop(self) -> None:
         """Refuse a step from another live loop before the generator sees it: a generator that raises is finished,
