@@ -12,6 +12,12 @@ from lionnb.testing import cancel_at_every_step, scripted_model
 from lionnb.turns import run_in_turn, stream_in_turn
 
 CANCELS = [1, pytest.param(2, marks=pytest.mark.slow), 3]
+# ReAct is many calls in one turn: the steps between two of them are those of one
+OPERATIONS_AND_CANCELS = [
+    pytest.param(name, n, marks=[pytest.mark.slow] if n == 2 or (n > 1 and "ReAct" in name) else [])
+    for name in OPERATIONS
+    for n in (1, 2, 3)
+]
 
 
 class _Checked:
@@ -49,8 +55,7 @@ class OperationWorld(_Checked):
 
 
 @pytest.mark.filterwarnings("ignore:turn .* left a question")
-@pytest.mark.parametrize("cancels", CANCELS)
-@pytest.mark.parametrize("name", list(OPERATIONS))
+@pytest.mark.parametrize(("name", "cancels"), OPERATIONS_AND_CANCELS)
 def test_an_operation_may_be_cancelled_at_any_step(name, cancels, observed):
     async def scenario():
         return OperationWorld(OPERATIONS[name], observed=observed)

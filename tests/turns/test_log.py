@@ -217,6 +217,7 @@ async def test_a_long_answer_is_clipped_in_the_log_and_whole_in_the_history():
 
 
 async def test_a_finished_turn_costs_no_memory_beyond_the_bound():
+    asyncio.get_running_loop().set_debug(False)  # it keeps tracebacks of its own, and takes ten times as long
     host = Host()
     host.turn_state.log = TurnLog(max_turns=50, max_events=200)
 
