@@ -129,8 +129,8 @@ class LegExistsError(LionnbError, RuntimeError):
     def __init__(self, what: str, run_id: str, name: str | None) -> None:
         super().__init__(
             f"{what} already has a live leg: {name or 'leg'} ({run_id}). Await it, stop it with leg.stop(), or say "
-            'what you want: start_leg(..., on_existing="attach") returns that leg, "stop" ends it first, "queue" starts '
-            "after it."
+            'what you want: start_leg(..., on_existing="attach") returns that leg, "stop" ends it first, "queue" '
+            "starts after it."
         )
         self.run_id = run_id
 
