@@ -108,7 +108,7 @@ class TurnView(anywidget.AnyWidget):
         # Private, and only in 7.4 (7.0 to 7.3 behave so anyway; before, there are no subshells).
         if hasattr(self.comm, "_reply_subshell_for"):
             self.comm._reply_subshell_for = None  # noqa: SLF001
-        self._start_beating()
+        self._keep_beating()
 
     # ------------------------------------------------------------------ towards the page
     def push(self, event: FeedEvent) -> None:
@@ -142,7 +142,7 @@ class TurnView(anywidget.AnyWidget):
         batch = self.feed.take()
         if batch is not None:
             self._say(batch)
-            self._start_beating()
+            self._keep_beating()
 
     def publish(self) -> None:
         """Send the whole state again, from the cell that calls this.
@@ -174,15 +174,18 @@ class TurnView(anywidget.AnyWidget):
             log.debug("a message of a view could not be sent", exc_info=True)
 
     # ------------------------------------------------------------------ signs of life
-    def _start_beating(self) -> None:
-        if self._beat_s is None or self._beater is not None or self._closed or self._loop is None:
+    def _keep_beating(self) -> None:
+        """Begin when something goes on, and say at once when nothing does any more."""
+        if self._beat_s is None or self._closed or self._loop is None or _running_loop() is not self._loop:
             return
-        if self.feed.live and _running_loop() is self._loop:
+        if self.feed.live != (self._beater is not None):
             self._beat()
 
     def _beat(self) -> None:
         """One sign of life, and the next one armed; the last one says that no more will come."""
-        self._beater = None
+        if self._beater is not None:
+            self._beater.cancel()
+            self._beater = None
         live = self.feed.live
         self._say({"beat": {"at": time.time(), "n": self.feed.sent, "next_s": self._beat_s if live else None}})
         if live and self._loop is not None and self._beat_s is not None:

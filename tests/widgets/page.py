@@ -46,7 +46,7 @@ const model = {
   get: (k) => data[k],
   on: (k, f) => on.set(k, [...(on.get(k) ?? []), f]),
   off: (k, f) => on.set(k, (on.get(k) ?? []).filter((g) => g !== f)),
-  send: (m) => { window.fake.sent.push(JSON.parse(JSON.stringify(m))); },
+  send: (m) => { if (window.fake.cut) throw new Error("no comm"); window.fake.sent.push(JSON.parse(JSON.stringify(m))); },
 };
 window.fake = {
   sent: [], ended: [], on,

@@ -83,14 +83,15 @@ def test_reloads_under_a_running_feed_lose_nothing_and_double_nothing(notebook: 
     assert nb.errors == []
 
 
-def test_after_a_restart_the_old_view_says_that_the_kernel_is_not_heard(notebook: Any) -> None:
+def test_after_a_restart_the_old_view_says_that_its_kernel_is_gone(notebook: Any) -> None:
     nb = notebook(MAKE)
     nb.run_cell(0)
     view = nb.output(0).locator(".lionnb-turn-view")
     expect(view.locator(".ln-title")).to_have_text("lab")
     expect(view.locator(".ln-pulse")).to_be_hidden()
     nb.restart_kernel()
-    expect(view.locator(".ln-pulse")).to_contain_text("No sign of life from the kernel", timeout=20_000)
+    expect(view.locator(".ln-pulse")).to_contain_text("The kernel of this view is gone", timeout=20_000)
+    expect(view.locator(".ln-top .ln-chip")).to_contain_text("running when last heard")
 
 
 def test_keys_typed_into_the_view_are_not_labs_commands(notebook: Any) -> None:

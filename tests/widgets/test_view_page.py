@@ -365,6 +365,20 @@ def test_a_silent_kernel_is_named_and_nothing_looks_alive(open_page: Any) -> Non
     assert pulse.is_hidden()
 
 
+def test_a_kernel_that_is_gone_takes_nothing_and_costs_no_text(open_page: Any) -> None:
+    page, _ = steer_page(open_page)
+    box, send = page.page.locator("textarea"), page.page.get_by_role("button", name="Send", exact=True)
+    box.fill("before anybody noticed")
+    page.page.evaluate("window.fake.cut = true")
+    send.click()
+    assert box.input_value() == "before anybody noticed" and page.sent("steer") == []
+    assert "The kernel of this view is gone" in page.page.locator(".ln-out").inner_text()
+    page.page.evaluate("window.fake.on.get('comm_live_update').forEach(f => f())")
+    assert "The kernel of this view is gone" in page.page.locator(".ln-pulse").inner_text()
+    assert send.is_disabled() and page.page.get_by_role("button", name="Stop leg").is_disabled()
+    assert page.page.locator(".ln-top .ln-chip").first.inner_text().endswith("running when last heard")
+
+
 def test_a_page_that_missed_messages_asks_and_catches_up(open_page: Any) -> None:
     page, feed = open_page(), feed_of(scenes.working_leg())
     page.open(feed)

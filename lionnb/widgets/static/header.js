@@ -70,7 +70,7 @@ export class Header {
     this.title = h("span", { class: "ln-title" });
     this.run = h("code", { class: "ln-run" });
     this.needs = h("span", { class: "ln-slot" });
-    this.tokens = h("span", { class: "ln-tokens", title: "tokens of the turns that ended, as the provider reported them" });
+    this.tokens = h("span", { class: "ln-tokens", title: "tokens of all turns that ended here, as the provider reported them" });
     this.lead = line("lead");
     this.sentence = line("sentence");
     this.note = line("note");

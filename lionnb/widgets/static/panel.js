@@ -12,13 +12,14 @@ export const GONE = "The kernel of this view is gone: it was restarted, or has e
 
 /** Ages and owner of a steer. Pure. @param {any} s @param {number} now Unix seconds */
 export function steerLine(s, now) {
-  const parts = [s.sentence];
+  const word = `${s.chip}: `; // the chip beside it says that already
+  const parts = [s.sentence.startsWith(word) ? s.sentence.slice(word.length) : s.sentence];
   if (s.chip === "delivering" && s.handed_over_at !== null) parts.push(`handed over ${counting(now - s.handed_over_at)} ago`);
   if (s.created_at !== null) {
     const by = s.created_by ? ` by ${s.created_by}` : "";
     parts.push(s.closed_at === null ? `${counting(now - s.created_at)} old${by}` : `settled after ${counting(s.closed_at - s.created_at)}${by}`);
   }
-  if (s.turn_id) parts.push(`turn ${short(s.turn_id)}`);
+  if (s.turn_id && !s.sentence.includes(short(s.turn_id))) parts.push(`turn ${short(s.turn_id)}`);
   if (s.note) parts.push(s.note);
   return parts.filter(Boolean).join(" · ");
 }
