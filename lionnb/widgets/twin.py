@@ -23,7 +23,7 @@ _MARKS = {"queued": "○", "delivering": "◐", "applied": "✓", "not delivered
 _BOX = "border:1px solid color-mix(in srgb,currentColor 25%,transparent);border-radius:4px;padding:8px 12px"
 _CELL = "text-align:left;vertical-align:top;padding:1px 10px 1px 0"
 _WRAP = "white-space:pre-wrap;overflow-wrap:anywhere"
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 # ---------------------------------------------------------------------- words, the same in both forms

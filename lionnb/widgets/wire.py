@@ -27,6 +27,7 @@ NAME_LIMIT = 120  # of a name or an id
 LIST_LIMIT = 50  # items of a list
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")  # embeddings, overrides, isolates
 
 
 def clean(text: str) -> str:
@@ -39,8 +40,11 @@ def clean(text: str) -> str:
 
 
 def line(value: Any, limit: int = LINE_LIMIT) -> str:
-    """A short text; a longer one ends in an ellipsis."""
-    text = _string(value)
+    """A short text; a longer one ends in an ellipsis.
+
+    It becomes a part of sentences, so what would turn round the words of others behind it is made visible.
+    """
+    text = _BIDI.sub("\ufffd", _string(value))
     return clean(text if len(text) <= limit else text[: limit - 1] + "…")
 
 
