@@ -8,11 +8,12 @@ interface lives in. The fixtures are in tests/browser/conftest.py.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 from urllib.parse import urlsplit
@@ -239,21 +240,27 @@ class NotebookPage:
         path = OUT / f"{re.sub(r'[^A-Za-z0-9._-]', '-', name)}-{self.theme}.png"
         self.page.evaluate("() => document.fonts.ready.then(() => null)")
         target = self.page if cell is None else self.output(cell)
-        path.write_bytes(target.screenshot(animations="disabled"))  # given a path, it would start a thread pool
+        tall = 0 if cell is None else int(target.evaluate("e => e.getBoundingClientRect().height"))
+        with self._window(tall + 200):  # what is taller than the window would be pieced together, with its edges in it
+            path.write_bytes(target.screenshot(animations="disabled"))  # given a path, it would start a thread pool
         return path
 
     def picture(self, name: str) -> Path:
         """Save a picture of the whole notebook, however long it is."""
-        size = self.page.viewport_size
-        below = """e => {
+        height = """e => {
             e.scrollTop = 0;
-            const last = [...e.querySelectorAll('.jp-Cell')].at(-1);
-            return Math.ceil(last.getBoundingClientRect().bottom - e.getBoundingClientRect().bottom) + 40;
+            return Math.ceil([...e.querySelectorAll('.jp-Cell')].at(-1).getBoundingClientRect().bottom) + 60;
         }"""
-        hidden = self.page.locator(".jp-NotebookPanel .jp-WindowedPanel-outer").evaluate(below)
-        self.page.set_viewport_size({"width": size["width"], "height": size["height"] + max(0, hidden)})
-        try:
+        with self._window(self.page.locator(".jp-NotebookPanel .jp-WindowedPanel-outer").evaluate(height)):
             return self.screenshot(name)
+
+    @contextlib.contextmanager
+    def _window(self, height: int) -> Iterator[None]:
+        """Make the window at least so high for the time of the block."""
+        size = self.page.viewport_size
+        self.page.set_viewport_size({"width": size["width"], "height": max(size["height"], height)})
+        try:
+            yield
         finally:
             self.page.set_viewport_size(size)
 
@@ -276,9 +283,13 @@ class NotebookPage:
         self.execute("docmanager:save")
         return nbformat.read(self.server.root / self.name, as_version=4)
 
-    def close(self) -> None:
-        """Close the page, and shut its kernel down."""
-        self._context.close()
+    def end_kernel(self) -> None:
+        """Shut the kernel down, as closing a notebook's session does."""
         for session in self.server.api("sessions"):
             if session["path"] == self.name:
                 self.server.api(f"sessions/{session['id']}", "DELETE")
+
+    def close(self) -> None:
+        """Close the page, and shut its kernel down."""
+        self._context.close()
+        self.end_kernel()
