@@ -6,6 +6,7 @@ text, SQL or path reaches a message. Imports nothing of lionnb.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 
 __all__ = (
@@ -146,6 +147,12 @@ class LegFailedError(LionnbError, RuntimeError):
             + ". The history is safe on the Branch: start another leg on it to go on."
         )
         self.run_id, self.turn_id, self.model = run_id, turn_id, model
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the end of the original traceback, and the sentence. ``__cause__`` has all of it."""
+        cause = self.__cause__ or self
+        lines = traceback.format_exception(type(cause), cause, cause.__traceback__, limit=-2, chain=False)
+        return [*(line.rstrip("\n") for line in lines), "", f"{type(self).__name__}: {self}"]
 
 
 class StoreError(LionnbError, RuntimeError):

@@ -7,6 +7,7 @@ any thread may call. An acknowledgement is a send, and sending is safe from ever
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Callable
@@ -82,7 +83,10 @@ def _branch_view(branch: Branch) -> TurnView:
 
 def _leg_shown(leg: Leg) -> _Shown:
     """The leg's view: what its Branch does while the leg lives, and what the leg itself says."""
-    seed = [e for e in leg.branch.turns.events() if e.at >= leg.created_at] + leg.feed.events()
+    own = leg.feed.events()
+    # Turns after its end are not the leg's.
+    until = math.inf if leg.live else max((e.at for e in own if e.kind == "leg"), default=0.0)
+    seed = [e for e in leg.branch.turns.events() if leg.created_at <= e.at <= until] + own
     seed.sort(key=lambda e: e.at)  # stable: events of one source keep their order
     ref = weakref.ref(leg)  # the table of views must not keep an ended leg alive
 
@@ -95,12 +99,13 @@ def _leg_shown(leg: Leg) -> _Shown:
 
     view = TurnView(title=leg.name or leg.run_id, can_steer=True, on_intent=on_intent, seed=seed)
     shown = _Shown(view)
-    unfollow = leg.branch.turns.listen(view.push, chunks=True)
-    leg.feed.listen(view.push)
+    leg.feed.listen(view.push)  # also after its end: a steer can still be resolved
+    unfollow = leg.branch.turns.listen(view.push, chunks=True) if leg.live else None
 
     def published() -> None:
         shown.publish()
-        unfollow()  # later turns of the Branch are not this leg's
+        if unfollow is not None:
+            unfollow()
 
     leg.when_published(published)
     return shown

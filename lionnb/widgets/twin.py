@@ -21,6 +21,7 @@ TEXT_LINES, TEXT_CHARS = 60, 300
 _ROLES = {"user": "you", "assistant": "model", "action": "tool"}
 _MARKS = {"queued": "○", "delivering": "◐", "applied": "✓", "not delivered": "✕", "needs you": "!"}
 _BOX = "border:1px solid color-mix(in srgb,currentColor 25%,transparent);border-radius:4px;padding:8px 12px"
+_AS_IS = "mathjax_ignore tex2jax_ignore"  # two dollar signs are no formula
 _CELL = "text-align:left;vertical-align:top;padding:1px 10px 1px 0"
 _WRAP = "white-space:pre-wrap;overflow-wrap:anywhere"
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -144,7 +145,10 @@ def html(state: State) -> str:
     """The view as one self-contained piece of HTML: no script, no style sheet, no link, nothing remote."""
     title, lines = _head(state)
     left_out, spoken = _lines(state, HTML_LINES, HTML_CHARS)
-    parts = [f'<div style="{_BOX};font-size:13px;line-height:1.45">', f"<div><b>{escape(title)}</b></div>"]
+    parts = [
+        f'<div class="{_AS_IS}" style="{_BOX};font-size:13px;line-height:1.45">',
+        f"<div><b>{escape(title)}</b></div>",
+    ]
     parts += [f'<div style="opacity:.75">{escape(x)}</div>' for x in lines]
     if left_out:
         parts.append(f'<div style="opacity:.75">… {left_out:,} earlier lines not shown</div>')
