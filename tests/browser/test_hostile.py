@@ -51,7 +51,15 @@ branch.providers.register(Library())
 branch.providers.register(Broken())
 """
 START = 'leg = lionnb.start_leg(branch, H, op="run", name=H, timeout_s=300)\nleg'
-SHOWN = ("branch", "leg.receipts[-1]", "lionnb.frames.controls(leg)", "lionnb.frames.turns(branch)", "lionnb.legs()")
+FORMULA = "from IPython.display import HTML\nHTML('$y^2$')"  # JupyterLab does typeset that
+SHOWN = (
+    "branch",
+    "leg.receipts[-1]",
+    "lionnb.frames.controls(leg)",
+    "lionnb.frames.turns(branch)",
+    "lionnb.legs()",
+    FORMULA,
+)
 END = "gate.open()\nawait leg"
 
 
@@ -147,6 +155,8 @@ def test_whoever_is_sent_the_notebook_reads_it_without_its_kernel(attacked, note
     expect(twin).to_contain_text("Steers", timeout=LIMIT_MS)
     expect(twin).to_contain_text(HOSTILE)
     assert other.page.locator(".lionnb-turn-view").count() == 0
+    expect(other.output(2 + len(SHOWN)).locator("mjx-container").first).to_be_attached(timeout=LIMIT_MS)
+    assert twin.locator("mjx-container").count() == 0  # two dollar signs are no formula
     nothing_ran(other.page)
     assert dialogs == []
     for theme in ("dark", "light"):

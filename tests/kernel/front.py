@@ -245,10 +245,19 @@ class View:
     def press(self, intent: str, *, subshell: str | None = None, **fields: Any) -> int:
         """Send what a press sends; returns its number."""
         n = len(self.answers) + int(uuid.uuid4().int % 10**9)
-        content = {"intent": intent, "n": n, **fields}
-        data = {"comm_id": self.comm_id, "data": {"method": "custom", "content": content}}
-        self._front.send("comm_msg", data, subshell=subshell)
+        self._say({"method": "custom", "content": {"intent": intent, "n": n, **fields}}, subshell)
         return n
+
+    def ask_for_state(self, *, subshell: str | None = None) -> None:
+        """What a page does that is loaded again."""
+        self._say({"method": "request_state"}, subshell)
+
+    def resync(self, since: int) -> None:
+        """What a page does that has the first *since* events and sees a gap."""
+        self._say({"method": "custom", "content": {"since": since}}, None)
+
+    def _say(self, data: dict[str, Any], subshell: str | None) -> None:
+        self._front.send("comm_msg", {"comm_id": self.comm_id, "data": data}, subshell=subshell)
 
     def steer(self, text: str, *, subshell: str | None = None) -> int:
         """Type *text* and press Send."""

@@ -77,6 +77,9 @@ def test_a_failed_leg_raises_where_it_is_awaited(kernel) -> None:
     cell = kernel.wait(kernel.begin("await leg"))
     assert cell.error.startswith("LegFailedError: ")
     assert "no such deployment" in cell.error
+    (shown,) = (m["content"]["traceback"] for m in cell.messages if m["msg_type"] == "error")
+    assert len("\n".join(shown).splitlines()) < 15  # not the inside of lionagi
+    assert "The history is safe" in shown[-1]
 
 
 def test_running_a_cell_again_never_starts_a_second_leg(kernel) -> None:
@@ -88,3 +91,13 @@ def test_running_a_cell_again_never_starts_a_second_leg(kernel) -> None:
     kernel.run("gate.open()\nawait leg")
     assert kernel.value("[leg.live for leg in lionnb.legs()][-2:]") == [False, False]
     assert [s["status"] for s in kernel.sessions()] == ["cancelled", "completed"]
+
+
+def test_a_leg_that_is_shown_after_its_end_shows_its_own_turns_alone(kernel) -> None:
+    kernel.run(f"{START}\ngate.open()\nawait leg\nawait branch.communicate('another matter')")
+    kernel.run("leg")
+    view = kernel.view
+    kernel.run("await branch.communicate('and another')\nawait leg")
+    said = [e["text"] for e in view.snapshot["entries"]["items"] if e["kind"] == "text"]
+    assert "Survey the literature." in said
+    assert not [text for text in said if "another" in text]

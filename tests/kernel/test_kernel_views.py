@@ -139,3 +139,35 @@ def test_displaying_a_leg_twice_shows_one_view(kernel) -> None:
     assert ids[0] == ids[1] == kernel.view.comm_id
     assert len(kernel.views) == 1
     kernel.run("gate.open()\nawait leg")
+
+
+@pytest.mark.parametrize("busy", ["idle", "blocked"])
+def test_a_page_that_comes_back_is_given_the_state_as_it_is(kernel, hold, busy) -> None:
+    """A reload asks for the state. Where there are subshells it is answered while a cell computes."""
+    kernel.run(f"{START}\nleg")
+    view = kernel.view
+    view.answer(view.steer("before the reload"))
+    kernel.until(lambda: view.chips("before the reload"), "the steer")
+    shell = kernel.subshell() if SUBSHELLS else None
+    let_go = hold_busy(kernel, busy, hold)
+    view.snapshot = None
+    view.ask_for_state(subshell=shell)
+    if shell is None:
+        let_go()
+    kernel.until(lambda: view.snapshot, "the state")
+    if shell is not None:
+        let_go()
+    assert [s["text"] for s in view.snapshot["steers"]["items"]] == ["before the reload"]
+    assert view.snapshot["turn"]["phase"] == "active"
+    kernel.run("gate.open()\nawait leg")
+
+
+def test_a_page_that_missed_something_gets_it(kernel) -> None:
+    kernel.run(f"{START}\nleg")
+    view = kernel.view
+    kernel.until(lambda: view.of_kind("start"), "the turn")
+    known, view.events = view.events, []
+    view.resync(0)
+    kernel.until(lambda: len(view.events) >= len(known), "the missing part")
+    assert [e["kind"] for e in view.events[: len(known)]] == [e["kind"] for e in known]
+    kernel.run("gate.open()\nawait leg")
