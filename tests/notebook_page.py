@@ -129,6 +129,7 @@ class NotebookPage:
         self.theme: Theme = "light"
         self._context = browser.new_context(viewport={"width": width, "height": height})
         self._context.add_init_script(PAGE_SCRIPT)
+        self._context.set_default_timeout(60_000)
         self.page: Page = self._context.new_page()
         self.page.on("console", self._on_console)
         self.page.on("pageerror", self._on_page_error)

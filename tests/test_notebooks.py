@@ -61,7 +61,7 @@ def _resolve(host, *args, **kwargs):
 socket.getaddrinfo = _resolve
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 
 

@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.lab import LabServer
 from tests.notebook_page import NotebookPage, Stage, Theme, chromium_path, launch_options
 
 HERE = Path(__file__).parent
+LIMIT_S = 60  # for one wait: an event on a machine that is busy with other things
+
+expect.set_options(timeout=LIMIT_S * 1000)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -26,6 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.browser)
+            item.add_marker(pytest.mark.timeout(5 * LIMIT_S))
 
 
 @pytest.hookimpl(tryfirst=True)

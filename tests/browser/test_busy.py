@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.view import LIMIT_MS, ViewOnPage
+from tests.browser.view import ViewOnPage
 from tests.cells import SETUP, START, Hold, steers
 
 
@@ -52,13 +52,13 @@ def test_while_a_cell_computes_the_steer_is_recorded_and_acknowledged(notebook, 
     nb, view = busy_notebook(notebook, hold.blocks)
     view.steer("while it computes")
     sent = view.sent.first
-    expect(sent).to_contain_text("lands at the end of the current turn", timeout=LIMIT_MS)
+    expect(sent).to_contain_text("lands at the end of the current turn")
     expect(sent.locator(".ln-chip")).to_contain_text("queued")
     expect(sent).to_contain_text("while it computes")
     assert [row["state"] for row in steers(lab.database, "while it computes")] == ["pending"]
     assert is_busy(nb)
     # the page says that nothing else moves, once it has missed a few signs of life
-    expect(view.root).to_contain_text("busy with a cell", timeout=LIMIT_MS)
+    expect(view.root).to_contain_text("busy with a cell")
     nb.screenshot("busy-computing", cell=1)
     # and still shows what it sent
     expect(sent).to_contain_text("while it computes")

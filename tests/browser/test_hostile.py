@@ -9,8 +9,8 @@ import pytest
 from nbconvert import HTMLExporter
 from playwright.sync_api import Page, expect
 
-from tests.browser.view import LIMIT_MS, ViewOnPage
-from tests.notebook_page import OUT
+from tests.browser.view import ViewOnPage
+from tests.notebook_page import OUT, NotebookPage
 
 HOSTILE = (
     "<img src=x onerror=window.__pwned=1></script><script>window.__pwned=2</script>"
@@ -75,12 +75,12 @@ def watched(page: Page) -> list[str]:
     return seen
 
 
-@pytest.fixture
-def attacked(notebook):
+@pytest.fixture(scope="module")
+def attacked(stage, chromium, lab):
     """A notebook with hostile text wherever text of others can come from, its leg ended; and the dialogs that opened."""
 
     def run():
-        nb = notebook(SETUP, START, END, *SHOWN)
+        nb = NotebookPage(chromium, lab, lab.write_notebook([SETUP, START, END, *SHOWN]))
         dialogs = watched(nb.page)
         nb.run_cell(0)
         nb.run_cell(1)
@@ -95,15 +95,17 @@ def attacked(notebook):
             nb.run_cell(3 + i)
         return nb, view, dialogs
 
-    return run
+    made = stage.call(run)
+    yield made
+    stage.call(made[0].close)
 
 
 def test_hostile_text_stays_text_on_the_page(attacked) -> None:
-    nb, view, dialogs = attacked()
+    nb, view, dialogs = attacked
     assert nb.text(2).startswith("LegFailedError: ")
     view.wait_chip("applied")
     for part in (view.transcript, view.steers.first, view.root.locator(".ln-blocks")):
-        expect(part).to_contain_text(HOSTILE, timeout=LIMIT_MS)
+        expect(part).to_contain_text(HOSTILE)
     # in a sentence of ours, a character that would turn round the rest of it is made visible
     expect(view.head).to_contain_text(HOSTILE.replace("\u202e", "\ufffd"))
     assert "\u202e" not in view.head.inner_text()
@@ -122,7 +124,7 @@ def test_hostile_text_stays_text_on_the_page(attacked) -> None:
 
 
 def test_hostile_text_stays_text_in_the_saved_notebook_and_its_export(attacked, chromium, tmp_path) -> None:
-    nb, _, _ = attacked()
+    nb, _, _ = attacked
     saved = nb.save()
     assert "widgets" not in saved.metadata  # the state needs a CDN; the twin needs nothing
     body, _ = HTMLExporter().from_notebook_node(saved)
@@ -144,7 +146,7 @@ def test_hostile_text_stays_text_in_the_saved_notebook_and_its_export(attacked, 
 
 def test_whoever_is_sent_the_notebook_reads_it_without_its_kernel(attacked, notebook, lab) -> None:
     """Opened where nobody ran it, so JupyterLab does not trust it: the twin is there, and is text too."""
-    nb, _, _ = attacked()
+    nb, _, _ = attacked
     saved = nb.save()
     saved.metadata["sent_by"] = "somebody"  # the signature covers it: this is another notebook now
     path = lab.root / "sent.ipynb"
@@ -152,10 +154,10 @@ def test_whoever_is_sent_the_notebook_reads_it_without_its_kernel(attacked, note
     other = notebook(path)
     dialogs = watched(other.page)
     twin = other.output(1)
-    expect(twin).to_contain_text("Steers", timeout=LIMIT_MS)
+    expect(twin).to_contain_text("Steers")
     expect(twin).to_contain_text(HOSTILE)
     assert other.page.locator(".lionnb-turn-view").count() == 0
-    expect(other.output(2 + len(SHOWN)).locator("mjx-container").first).to_be_attached(timeout=LIMIT_MS)
+    expect(other.output(2 + len(SHOWN)).locator("mjx-container").first).to_be_attached()
     assert twin.locator("mjx-container").count() == 0  # two dollar signs are no formula
     nothing_ran(other.page)
     assert dialogs == []

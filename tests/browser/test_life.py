@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
-from tests.browser.view import LIMIT_MS, ViewOnPage
+from tests.browser.view import ViewOnPage
 from tests.cells import SETUP, START, steers
 
 END = "gate.open()\nresult = await leg"
@@ -29,11 +29,11 @@ def test_a_page_that_is_reloaded_shows_the_same_and_works(notebook) -> None:
     view.steer("before the reload")
     view.wait_chip("queued")
     turn = view.root.get_by_role("button", name="Cancel turn").inner_text()
-    expect(view.transcript).to_contain_text("the first", timeout=LIMIT_MS)
+    expect(view.transcript).to_contain_text("the first")
     nb.save()
     nb.reload()
     view.wait_in_turn()
-    expect(view.transcript).to_contain_text("the first", timeout=LIMIT_MS)
+    expect(view.transcript).to_contain_text("the first")
     expect(view.wait_chip("queued")).to_contain_text("before the reload")
     assert view.root.get_by_role("button", name="Cancel turn").inner_text() == turn
     view.steer("after the reload")
@@ -50,7 +50,7 @@ def test_a_kernel_that_is_gone_is_said_to_be_gone(notebook, lab) -> None:
     nb, view = live_leg(notebook)
     view.box.press_sequentially("half a thought")
     nb.restart_kernel()
-    expect(view.root).to_contain_text("The kernel of this view is gone", timeout=LIMIT_MS)
+    expect(view.root).to_contain_text("The kernel of this view is gone")
     view.wait_status("running when last heard")
     expect(view.send).to_be_disabled()
     expect(view.root.get_by_role("button", name="Cancel turn")).to_be_disabled()
@@ -111,7 +111,7 @@ def test_cancel_ends_the_turn_on_an_api_model_and_the_steer_lands_next(notebook)
     first = cancel.inner_text()
     view.settle()
     cancel.click()
-    expect(view.transcript).to_contain_text("cancelled", timeout=LIMIT_MS)
+    expect(view.transcript).to_contain_text("cancelled")
     view.wait_chip("delivering")
     view.wait_in_turn()
     expect(cancel).not_to_have_text(first)
@@ -127,7 +127,7 @@ def test_a_refused_steer_keeps_its_text_and_says_why(notebook, lab) -> None:
     long = "x" * 70_000
     view.box.fill(long)
     view.send.click()
-    expect(view.sent.first).to_contain_text("the steer has 70,000 bytes and the limit is 65,536", timeout=LIMIT_MS)
+    expect(view.sent.first).to_contain_text("the steer has 70,000 bytes and the limit is 65,536")
     assert view.box.input_value() == long
     assert steers(lab.database, long) == []
     nb.screenshot("refused", cell=1)

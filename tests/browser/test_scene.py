@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 from playwright.sync_api import expect
 
-from tests.browser.view import LIMIT_MS, ViewOnPage
+from tests.browser.view import ViewOnPage
 
 QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01_quickstart.ipynb"
 STEER = "only sources after 2020"
@@ -55,7 +55,7 @@ def test_cell_by_cell_the_steer_waits_as_queued_until_the_turn_ends(notebook) ->
             nb.run_cell(i)
     view = ViewOnPage(nb, LEG)
     view.wait_in_turn()
-    expect(view.transcript).to_contain_text("the most", timeout=LIMIT_MS)
+    expect(view.transcript).to_contain_text("the most")
     view.steer(STEER)
     queued = view.wait_chip("queued")
     expect(queued).to_contain_text(STEER)

@@ -6,9 +6,7 @@ from playwright.sync_api import Locator, expect
 
 from tests.notebook_page import NotebookPage
 
-__all__ = ("LIMIT_MS", "ViewOnPage")
-
-LIMIT_MS = 60_000
+__all__ = ("ViewOnPage",)
 
 # Remembers every chip that the list of steers has shown, in order. On the output area: a leg that ends is shown anew.
 WATCH = """
@@ -39,15 +37,15 @@ class ViewOnPage:
 
     def wait_in_turn(self) -> None:
         """Wait until it shows a turn that goes on."""
-        expect(self.head).to_contain_text("· active ·", timeout=LIMIT_MS)
+        expect(self.head).to_contain_text("· active ·")
 
     def wait_status(self, word: str) -> None:
         """Wait for the word at its head."""
-        expect(self.head.locator(".ln-chip").first).to_contain_text(word, timeout=LIMIT_MS)
+        expect(self.head.locator(".ln-chip").first).to_contain_text(word)
 
     def wait_chip(self, chip: str, *, nth: int = 0) -> Locator:
         """Wait until the nth steer (the newest first) has this chip."""
-        expect(self.steers.nth(nth).locator(".ln-chip")).to_contain_text(chip, timeout=LIMIT_MS)
+        expect(self.steers.nth(nth).locator(".ln-chip")).to_contain_text(chip)
         return self.steers.nth(nth)
 
     def watch(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from jupyter_core.utils import ensure_event_loop
 
 from tests.cells import SETUP, Hold
-from tests.kernel.front import Front
+from tests.kernel.front import LIMIT_S, Front
 
 HERE = Path(__file__).parent
 
@@ -22,6 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.timeout(5 * LIMIT_S))
 
 
 class _Shared:
