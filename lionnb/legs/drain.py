@@ -182,8 +182,9 @@ class Drain:
         cancelled: asyncio.CancelledError | None = None
         reports, self._reports = self._reports, []
         for report in reports:
-            # One that is only late may still land: a second one beside it would find the rows closed, by itself.
-            again = self._send if report.future.done() else self._settle
+            # One that is only late may still land: a second one would find the rows closed, by the first.
+            failed = report.future.done() and problem_of(report.future) is not None
+            again = self._send if failed else self._settle
             cancelled = await again(report) or cancelled
         returns, self._returns = self._returns, []
         for token in returns:

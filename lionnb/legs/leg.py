@@ -410,7 +410,8 @@ class Leg:
             carry = True
 
     async def _one_turn(self, carry: bool) -> LegTurn:
-        turn = self._turn = TurnRun(self._operation, self._drain, None if carry else self.instruction)
+        instruction = None if carry else self.instruction
+        turn = self._turn = TurnRun(self._operation, self._drain, instruction, lambda: self.task.cancelling() > 0)
         self._to(LegPhase.IN_TURN)
         task = turn.start(self._tasks, f"lionnb-turn-{self.run_id}-{len(self._turns) + 1}")
         left = self._budget.left_s

@@ -53,6 +53,14 @@ OPERATIONS: dict[str, tuple[Callable[[Any, Any, dict[str, Any]], Awaitable[Any]]
 FIRST_ONLY = frozenset({"clear_messages"})
 
 
+# What the leg knows better than the driver, which sees a cancellation, or a return, and no more.
+_OUTCOMES = {
+    TurnEnd.DEADLINE: TurnOutcome.TIMED_OUT,
+    TurnEnd.CLEAN_STOP: TurnOutcome.CANCELLED,
+    TurnEnd.RAISED: TurnOutcome.FAILED,
+}
+
+
 class Operation:
     """What every turn of a leg does: an operation of its Branch, with its arguments."""
 
@@ -85,10 +93,12 @@ class TurnRun:
         drain: Where steers are taken from and reported to.
         instruction: What a first turn asks; ``None`` for a continuation, which carries what is pending when it holds
             the Branch.
+        ending: Whether the leg's own task is being cancelled. At the end of ``asyncio.run`` this one is too, and may
+            be the first to run.
     """
 
-    def __init__(self, operation: Operation, drain: Drain, instruction: Any) -> None:
-        self._operation, self._drain, self._instruction = operation, drain, instruction
+    def __init__(self, operation: Operation, drain: Drain, instruction: Any, ending: Callable[[], bool]) -> None:
+        self._operation, self._drain, self._instruction, self._ending = operation, drain, instruction, ending
         self.carry = instruction is None
         self.row: TurnRow | None = None  # of the log; None until it holds the Branch
         self.batch: Batch | None = None
@@ -188,8 +198,12 @@ class TurnRun:
 
     # ------------------------------------------------------------------ what it came to
     def _cancelled(self) -> bool:
-        """Whether somebody cancelled this turn: a provider's own CancelledError is a failure like any other."""
-        return self.why is not None or (self._task is not None and self._task.cancelling() > 0)
+        """Whether this turn was cancelled through its leg, or with it.
+
+        A CancelledError that came from elsewhere (a provider's own, say) is a failure like any other. The task's own
+        count of requests cannot tell them apart: anyio's task groups take back what they have not asked for.
+        """
+        return self.why is not None or self._ending()
 
     def _obeyed_cancel(self, row: TurnRow) -> bool:
         """Whether a CANCEL directive was taken in this turn: lionagi's streams then end as if by themselves."""
@@ -214,11 +228,7 @@ class TurnRun:
         end, error = self._end(self._raised or error)
         row, outcome = self.row, TurnOutcome.CANCELLED_WAITING
         if row is not None:
-            if end is TurnEnd.DEADLINE:
-                row.outcome = TurnOutcome.TIMED_OUT  # the driver knows of a cancellation only
-            elif end is TurnEnd.CLEAN_STOP:
-                row.outcome = TurnOutcome.CANCELLED
-            outcome = row.outcome
+            outcome = row.outcome = _OUTCOMES.get(end, row.outcome)
             state = self._operation.branch.turn_state
             if state.left is row and end in (TurnEnd.TURN_CANCELLED, TurnEnd.CLEAN_STOP):
                 state.left = None  # a person's own act: the continuation need not warn of what it left
@@ -240,7 +250,7 @@ class TurnRun:
         if error is None:
             return (TurnEnd.DEADLINE if self._overdue else TurnEnd.NOTHING), None
         if isinstance(error, asyncio.CancelledError) and self._cancelled():
-            return self.why or TurnEnd.TURN_CANCELLED, None
+            return self.why or TurnEnd.TASK_CANCELLED, None
         if isinstance(error, self._operation.branch.turn_clean_stops):
             return TurnEnd.CLEAN_STOP, None
         return TurnEnd.RAISED, error

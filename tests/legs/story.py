@@ -169,6 +169,11 @@ async def phase(leg: Leg, name: str) -> None:
     await heard(leg.feed, lambda e: e.kind == "leg" and e.data["sentence"] == name)
 
 
+async def ended(leg: Leg) -> None:
+    """Return once the leg has ended, however: unlike an await, it raises nothing."""
+    await asyncio.wait((leg.task,))
+
+
 def spend(leg: Leg, seconds: float) -> None:
     """Let *seconds* of the leg's budget have passed."""
     leg.budget.started -= seconds

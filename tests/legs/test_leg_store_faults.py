@@ -1,0 +1,395 @@
+"""A store that is slow, locked, broken or gone: the agent works on, and nothing that is recorded is false."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+
+import pytest
+
+import lionnb
+from lionnb.errors import SteerRefusedError, StoreError
+from lionnb.legs import drain
+from lionnb.legs import leg as leg_module
+from lionnb.legs.states import LegPhase, TurnEnd
+from lionnb.records import Fate, RunStatus
+from tests.legs.story import HookedStore, ended, heard
+
+
+class Patience:
+    """How long the drain, and the leg itself, wait for the store: not at all, or for ever.
+
+    What a test holds is held until the test lets go, so no clock decides anything.
+    """
+
+    def __init__(self, monkeypatch):
+        self._set = monkeypatch.setattr
+        self.drain(None)
+        self.leg(None)
+
+    def drain(self, limit_s):
+        self._set(drain, "STORE_LIMIT_S", limit_s)
+
+    def leg(self, limit_s):
+        self._set(leg_module, "STORE_LIMIT_S", limit_s)
+
+
+@pytest.fixture
+def patience(monkeypatch):
+    return Patience(monkeypatch)
+
+
+def lock(store):
+    """A second connection that holds the database, as another program would."""
+    other = sqlite3.connect(store.location.address, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    return other
+
+
+# ---------------------------------------------------------------------- it cannot be opened
+async def test_without_a_store_the_leg_runs_and_a_steer_is_refused_with_its_sentence(scene, tmp_path):
+    (tmp_path / "folder").mkdir()
+    s = scene()
+    s.store = HookedStore(tmp_path / "folder")  # a folder is no database
+    leg = s.leg()
+    await s.working()
+    with pytest.raises(SteerRefusedError, match="not a database") as caught:
+        leg.steer("anybody?")
+    assert caught.value.reason == "store"
+    s.answer_all()
+    result = await leg
+    assert (result.status, result.value) == (RunStatus.COMPLETED, "one")
+    assert await heard(leg.feed, lambda e: e.kind == "warning" and "cannot be steered" in e.data["text"])
+    s.store.close()
+
+
+async def test_a_store_that_opens_later_makes_the_leg_steerable(scene):
+    """The run is registered with the first call that gets through."""
+    s = scene()
+    s.store.hooks["open"] = refuse = Refuse(StoreError("not yet"))
+    leg = s.leg()
+    await s.working()
+    with pytest.raises(SteerRefusedError, match="not yet"):
+        leg.steer("anybody?")
+    refuse.error = None
+    receipt = leg.steer("and now?")
+    s.answer_all()
+    await leg
+    assert (await receipt).fate is Fate.APPLIED and s.run(leg).status is RunStatus.COMPLETED
+
+
+class Refuse:
+    def __init__(self, error):
+        self.error = error
+
+    async def __call__(self, *args, **kwargs):
+        if self.error is not None:
+            raise self.error
+
+
+async def test_a_store_that_was_closed_ends_no_agents_run(scene):
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    leg.steer("pending for ever, and told so")
+    s.store.close()
+    with pytest.raises(SteerRefusedError, match="closed"):
+        leg.steer("anybody?")
+    s.answer_all()
+    result = await leg
+    assert result.status is RunStatus.COMPLETED and result.value == "one"
+    assert leg.receipts[0].fate is Fate.NEVER_LANDED and leg.receipts[0].settled
+
+
+async def test_a_driver_that_fails_unexpectedly_ends_no_agents_run(scene, caplog):
+    s = scene()
+    s.store.fail("start_session", KeyError("a bug"))
+    leg = s.leg()
+    s.answer_all()
+    assert (await leg).value == "one"
+    assert "failed unexpectedly" in caplog.text
+
+
+# ---------------------------------------------------------------------- it is slow
+async def test_a_run_that_is_slow_to_be_registered_holds_no_agent_up(scene, patience):
+    """The first turn works, and ends, before the row is there. The leg never idles; its record is written late."""
+    s = scene()
+    patience.leg(0)
+    start = s.store.hold("start_session")
+    leg = s.leg()
+    receipt = leg.steer("as soon as you can")
+    assert receipt.fate is None and receipt.sentence == "being recorded"
+    await s.answer()
+    await ended(leg)  # nothing could be asked of the store: the leg does not idle
+    assert receipt.fate is None and not receipt.settled
+    start.open()
+    leg.flush(10)
+    assert s.run(leg).status is RunStatus.COMPLETED  # written late, and written
+    assert (await receipt).fate in (Fate.REJECTED, Fate.REFUSED) and leg.status is RunStatus.COMPLETED
+
+
+async def test_a_claim_that_is_not_answered_delivers_nothing_and_gives_back_what_comes(scene, patience):
+    """Rows that come too late have no taker: the control thread returns them before the leg's next call."""
+    s = scene()
+    patience.drain(0)
+    leg = s.leg()
+    await s.working()
+    receipt = leg.steer("patience")
+    fates = []
+    unwatch = s.store.watch(leg.session_id, lambda row: fates.append(row.state.value))
+    claim = s.store.hold("claim_all")
+    s.answer_all()
+    await heard(leg.feed, lambda e: any(t.end is TurnEnd.NOTHING for t in leg.turns))
+    assert receipt.fate is Fate.PENDING and len(s.requests) == 1
+    patience.drain(None)
+    claim.open()
+    result = await leg
+    unwatch()
+    assert fates == ["delivering", "pending", "delivering", "applied"]
+    assert [t.end for t in result.turns] == [TurnEnd.RETURNED, TurnEnd.NOTHING, TurnEnd.RETURNED]
+    assert s.last(1).count("> patience") == 1 and (await receipt).fate is Fate.APPLIED
+
+
+async def test_a_database_that_another_program_locks_leaves_the_steer_pending(scene, tmp_path):
+    """The claim fails with a sentence; when the lock is gone the steer lands, or the sweep says that it did not."""
+    s = scene()
+    s.store = HookedStore(tmp_path / "locked.sqlite", wait_s=0.01)
+    leg = s.leg()
+    await s.working()
+    receipt = leg.steer("patience")
+    other = None
+    tried = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def claim_under_lock(claim, *args):
+        nonlocal other
+        if other is None:
+            other = lock(s.store)
+            try:
+                return await claim(*args)
+            finally:
+                other.execute("ROLLBACK")
+                other.close()
+                loop.call_soon_threadsafe(tried.set)
+        return await claim(*args)
+
+    s.store.hooks["claim_all"] = claim_under_lock
+    s.answer_all()
+    await tried.wait()
+    result = await leg
+    assert [t.end for t in result.turns] == [TurnEnd.RETURNED, TurnEnd.NOTHING, TurnEnd.RETURNED]
+    assert (await receipt).fate is Fate.APPLIED and s.last(1).count("> patience") == 1
+    s.store.close()
+
+
+async def test_a_claim_that_fails_at_the_end_leaves_the_row_to_the_sweep(scene):
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    receipt = leg.steer("patience")
+    s.store.fail("claim_all", *[StoreError("locked")] * 2)
+    s.answer_all()
+    result = await leg  # tried until the database says that nothing is pending, or takes it
+    assert (await receipt).fate is Fate.APPLIED
+    assert [t.end for t in result.turns].count(TurnEnd.NOTHING) == 2
+
+
+# ---------------------------------------------------------------------- a report is not taken
+async def test_a_report_that_fails_is_tried_again_before_the_leg_ends(scene):
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    receipt = leg.steer("more")
+    s.store.fail("report", StoreError("locked"))
+    s.answer_all()
+    await leg
+    (row,) = s.rows(leg)
+    assert (row.state, row.turn_outcome) == ("applied", "completed")
+    assert (await receipt).fate is Fate.APPLIED and s.store.said.count("report") == 2
+
+
+async def test_a_report_that_is_only_late_is_not_sent_twice(scene, patience, caplog):
+    """A second one would find the rows closed, by the first: and would be told as somebody else's."""
+    s = scene()
+    patience.leg(10)
+    leg = s.leg()
+    await s.working()
+    receipt = leg.steer("more")
+    report = s.store.hold("report")
+    await s.answer()
+    await s.working()
+    patience.drain(0)
+    s.answer_all()
+    await report.reached()
+    await heard(leg.feed, lambda e: len(leg.turns) == 2)
+    patience.drain(None)
+    report.open()
+    await leg
+    leg.flush(10)
+    assert (await receipt).settled and s.states(leg) == ["applied"] and s.store.said.count("report") == 1
+    assert "by somebody else" not in caplog.text
+
+
+async def test_a_report_that_never_gets_through_leaves_a_question_to_a_person(scene):
+    """What was delivered must not read as rejected: claimed, and never reported back."""
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    receipt = leg.steer("more")
+    s.store.fail("report", *[StoreError("locked")] * 9)
+    s.answer_all()
+    await leg
+    assert s.states(leg) == ["delivering"] and (await receipt).fate is Fate.NEVER_REPORTED
+    said = await heard(leg.feed, lambda e: e.kind == "steer" and e.data["chip"] == "needs you")
+    assert "never reported back" in said.data["sentence"] and "resolve" in receipt.sentence
+
+
+async def test_a_person_who_resolves_a_row_meanwhile_is_not_overwritten(scene, caplog):
+    """S5: the holder finds its row resolved, writes a late report, and says so."""
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    receipt = leg.steer("more")
+    await s.answer()
+    await s.working()
+    s.store.ask(lambda core: core.resolve(receipt.control_id, "abandoned", "ana", 5.0))
+    s.answer_all()
+    result = await leg
+    (row,) = s.rows(leg)
+    assert (row.state, row.note, row.closed_by) == ("resolved", "abandoned", "ana")
+    assert result.turns[1].turn_id in row.late_report and "by somebody else" in caplog.text
+    assert (await receipt).fate is Fate.RESOLVED and "later its leg reported" in receipt.sentence
+
+
+# ---------------------------------------------------------------------- a give-back is not taken
+async def test_a_give_back_that_fails_is_tried_again(scene):
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    receipt = leg.steer("nearly")
+    claim = s.store.hold("claim_all")
+    s.store.fail("give_back", StoreError("locked"))
+    s.answer_all()
+    await claim.reached()
+    leg.stop()
+    await asyncio.sleep(0)
+    claim.open()
+    await leg
+    assert s.states(leg) == ["rejected"] and (await receipt).fate is Fate.REJECTED
+    assert s.store.said.count("give_back") == 2
+
+
+async def test_a_late_claim_whose_give_back_fails_is_given_back_at_the_end(scene, patience):
+    s = scene()
+    patience.drain(0)
+    leg = s.leg()
+    await s.working()
+    leg.steer("nearly")
+    claim = s.store.hold("claim_all")
+    s.store.fail("give_back", StoreError("locked"))
+    s.answer_all()
+    await heard(leg.feed, lambda e: any(t.end is TurnEnd.NOTHING for t in leg.turns))
+    patience.drain(None)
+    claim.open()
+    await leg
+    leg.flush(10)
+    assert "delivering" not in s.states(leg)
+
+
+# ---------------------------------------------------------------------- the end is not taken
+async def test_an_end_that_fails_between_turns_is_tried_again_with_the_sweep(scene):
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    receipt = leg.steer("pending")
+    s.store.fail("end", StoreError("locked"))
+    s.answer_all()
+    result = await leg
+    assert result.status is RunStatus.COMPLETED and s.run(leg).status is RunStatus.COMPLETED
+    assert "unknown" in result.note and (await receipt).fate is Fate.REJECTED and len(s.requests) == 1
+
+
+async def test_an_end_that_never_gets_through_does_not_hold_the_result_back(scene, caplog):
+    s = scene()
+    leg = s.leg()
+    s.store.fail("end", *[StoreError("locked")] * 2)
+    s.answer_all()
+    result = await leg
+    assert (result.status, result.value) == (RunStatus.COMPLETED, "one") and leg.phase is LegPhase.ENDED
+    assert "could not be recorded: locked" in caplog.text
+    assert s.run(leg).status is RunStatus.RUNNING
+    leg.flush(10)  # what the end of the process does: the store may answer by then
+    leg.flush(10)
+    assert s.run(leg).status is RunStatus.COMPLETED
+
+
+async def test_a_receipt_hears_of_an_end_that_lands_late(scene, patience):
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    receipt = leg.steer("pending")
+    end = s.store.hold("end")
+    patience.leg(0)
+    leg.stop()
+    await leg
+    assert receipt.fate is Fate.NEVER_LANDED and receipt.settled
+    end.open()
+    leg.flush(10)
+    assert receipt.fate is Fate.REJECTED and s.run(leg).status is RunStatus.CANCELLED
+
+
+async def test_a_turn_that_cannot_be_recorded_is_said_and_harms_nothing(scene, caplog):
+    s = scene()
+    s.store.fail("put_turn", StoreError("locked"))
+    leg = s.leg()
+    s.answer_all()
+    assert (await leg).value == "one" and "a turn of the leg could not be recorded: locked" in caplog.text
+
+
+# ---------------------------------------------------------------------- somebody else's hand
+async def test_a_run_that_somebody_else_ended_is_told_as_it_stands(scene):
+    """A leg that was taken for dead starts no new work, and its status is the record's."""
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    s.store.ask(lambda core: core.mark_lost(leg.session_id, leg._token, "no sign of life", "reaper", 9.0))
+    s.answer_all()
+    result = await leg
+    assert (result.status, leg.status) == (RunStatus.LOST, RunStatus.LOST) and "no sign of life" in result.note
+    assert result.value == "one"  # what it has found out is not taken away
+
+
+async def test_a_run_that_was_taken_over_starts_no_continuation(scene):
+    """The claim says so: pending steers belong to the new leg."""
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    receipt = leg.steer("for whoever runs it")
+    spec = s.run(leg).model_copy(update={"leg": "leg-2"})
+
+    def take_over(core):
+        return core.resume_session(spec, dead_leg=leg._token, now=9.0)
+
+    s.store.ask(take_over)
+    s.answer_all()
+    result = await leg
+    assert result.status is RunStatus.CANCELLED and "taken over" in result.note and len(s.requests) == 1
+    run = s.run(leg)
+    assert (run.status, run.leg) == (RunStatus.RUNNING, "leg-2") and s.states(leg) == ["pending"]
+    assert receipt.settled and isinstance(s.branch, lionnb.Branch)
+
+
+async def test_a_run_that_is_taken_over_before_the_claim_hands_nothing_over(scene):
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    leg.steer("for whoever runs it")
+    claim = s.store.hold("claim_all")
+    s.answer_all()
+    await claim.reached()
+    spec = s.run(leg).model_copy(update={"leg": "leg-2"})
+    s.store.ask(lambda core: core.resume_session(spec, dead_leg=leg._token, now=9.0))
+    claim.open()
+    result = await leg
+    assert result.status is RunStatus.CANCELLED and "taken over" in result.note
+    assert s.states(leg) == ["pending"] and len(s.requests) == 1
