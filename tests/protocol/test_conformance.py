@@ -1,0 +1,42 @@
+"""The real store does what the model says, step by step, on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+
+import pytest
+
+from lionnb.store import locate
+from lionnb.store.core import StoreCore
+from tests.protocol.walk import Walk
+
+# Each of these must have happened, as by somebody who may and as by somebody who may not.
+BOTH_WAYS = ("admit", "claim", "report", "give_back", "withdraw", "resolve", "end", "lost", "resume", "beat")
+
+
+async def walked(url: str, seed: int, steps: int) -> Walk:
+    async with AsyncExitStack() as stack:
+        cores = []
+        for _ in range(2):
+            cores.append(await StoreCore.open(locate(url)))
+            stack.push_async_callback(cores[-1].aclose)
+        walk, from_ = Walk(cores, seed, f"walk-{seed}"), time.monotonic()
+        await walk.walk(steps)
+        print(f"\nseed {seed}: {steps:,} steps in {time.monotonic() - from_:.1f} s")
+        return walk
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_random_walk_of_the_store_is_a_walk_of_the_model(url, seed):
+    walk = await walked(url, seed, 250)
+    for what in BOTH_WAYS:
+        assert walk.done[what, True] and walk.done[what, False], walk.done
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+async def test_a_long_random_walk_of_the_store_is_a_walk_of_the_model(url):
+    asyncio.get_running_loop().set_debug(False)  # it takes twice the time, and looks for what other tests look for
+    await walked(url, 2026, 20_000 if url.startswith("postgresql") else 10_000)
