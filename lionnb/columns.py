@@ -21,10 +21,11 @@ from lionnb.records import (
     SessionRecord,
     TurnOutcome,
     TurnRecord,
+    Verdict,
     chip_of,
 )
 
-__all__ = ("CONTROLS", "LEGS", "TURNS", "ControlRow", "controls_frame", "legs_frame", "turns_frame")
+__all__ = ("CONTROLS", "LEGS", "TURNS", "ControlRow", "LegRow", "controls_frame", "legs_frame", "turns_frame")
 
 INSTANT = pd.DatetimeTZDtype("ns", "UTC")
 TEXT = pd.StringDtype()
@@ -44,6 +45,15 @@ class ControlRow:
     control: ControlRecord
     fate: Fate
     run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LegRow:
+    """A run with what is known of its leg: ``status`` reads *lost* where the leg is proven dead, recorded or not."""
+
+    session: SessionRecord
+    status: RunStatus
+    leg: Verdict | None  # None: the run has ended
 
 
 Column = tuple[Any, Callable[[Any], Any]]  # dtype, how it is read
@@ -103,18 +113,19 @@ TURNS: dict[str, Column] = {
 }
 
 LEGS: dict[str, Column] = {
-    "run_id": (TEXT, lambda s: s.run_id),
-    "name": (TEXT, lambda s: s.name),
-    "status": (_words(RunStatus), lambda s: s.status.value),
-    "instruction": (TEXT, lambda s: s.instruction),
-    "created_at": (INSTANT, lambda s: s.created_at),
-    "created_by": (TEXT, lambda s: s.created_by),
-    "ended_at": (INSTANT, lambda s: s.ended_at),
-    "duration_s": (NUMBER, lambda s: _minus(s.ended_at, s.created_at)),
-    "timeout_s": (NUMBER, lambda s: s.timeout_s),
-    "note": (TEXT, lambda s: s.ended_note),
-    "session_id": (TEXT, lambda s: s.id),
-    "branch_id": (TEXT, lambda s: s.branch_id),
+    "run_id": (TEXT, lambda r: r.session.run_id),
+    "name": (TEXT, lambda r: r.session.name),
+    "status": (_words(RunStatus), lambda r: r.status.value),
+    "leg": (_words(Verdict), lambda r: None if r.leg is None else r.leg.value),
+    "instruction": (TEXT, lambda r: r.session.instruction),
+    "created_at": (INSTANT, lambda r: r.session.created_at),
+    "created_by": (TEXT, lambda r: r.session.created_by),
+    "ended_at": (INSTANT, lambda r: r.session.ended_at),
+    "duration_s": (NUMBER, lambda r: _minus(r.session.ended_at, r.session.created_at)),
+    "timeout_s": (NUMBER, lambda r: r.session.timeout_s),
+    "note": (TEXT, lambda r: r.session.ended_note),
+    "session_id": (TEXT, lambda r: r.session.id),
+    "branch_id": (TEXT, lambda r: r.session.branch_id),
 }
 
 
@@ -139,6 +150,6 @@ def turns_frame(rows: Sequence[TurnRecord]) -> pd.DataFrame:
     return _frame(TURNS, rows)
 
 
-def legs_frame(rows: Sequence[SessionRecord]) -> pd.DataFrame:
+def legs_frame(rows: Sequence[LegRow]) -> pd.DataFrame:
     """One row a run; ordered as given (by registration)."""
     return _frame(LEGS, rows)

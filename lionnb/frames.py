@@ -8,15 +8,18 @@ gives the same tables.
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
+import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lionnb.branch import Branch
-from lionnb.columns import ControlRow, controls_frame, legs_frame, turns_frame
+from lionnb.columns import ControlRow, LegRow, controls_frame, legs_frame, turns_frame
 from lionnb.errors import StoreError, UnknownIdError
 from lionnb.legs import Leg
 from lionnb.legs import legs as kernel_legs
 from lionnb.records import SessionRecord, fate_of
+from lionnb.store.lease import RunView, claim_is_dead
 from lionnb.store.store import Store, default_store
 
 if TYPE_CHECKING:
@@ -60,6 +63,16 @@ def _sessions(source: Leg | Store | str | None) -> list[tuple[Store, SessionReco
     ]
 
 
+def _views(source: Leg | Store | str | None) -> list[tuple[Store, SessionRecord, RunView]]:
+    """The runs that *source* means, each with what is true of it now."""
+    seen: list[tuple[Store, SessionRecord, RunView]] = []
+    for store, found in itertools.groupby(_sessions(source), key=lambda pair: pair[0]):
+        some = [session for _, session in found]
+        views = _ask(store, lambda core, some=some: core.views(some, time.time()))  # type: ignore[misc]
+        seen += [(store, session, view) for session, view in zip(some, views, strict=True)]
+    return seen
+
+
 def controls(source: Leg | Store | str | None = None) -> pd.DataFrame:
     """What became of every control: one row each, in the order in which they were queued.
 
@@ -71,9 +84,10 @@ def controls(source: Leg | Store | str | None = None) -> pd.DataFrame:
         UnknownIdError: No run has this id.
     """
     rows: list[ControlRow] = []
-    for store, session in _sessions(source):
+    for store, session, view in _views(source):
         for control in _ask(store, lambda core, sid=session.id: core.list_controls(sid)):  # type: ignore[misc]
-            fate = fate_of(control, run_ended=session.terminal, leg_dead=False)
+            dead = claim_is_dead(control, session, view.verdict)
+            fate = fate_of(control, run_ended=session.terminal, leg_dead=dead)
             rows.append(ControlRow(control, fate, session.run_id))
     return controls_frame(rows)
 
@@ -105,5 +119,8 @@ def turns(source: Branch | Leg | Store | str | None = None) -> pd.DataFrame:
 
 
 def legs(source: Leg | Store | str | None = None) -> pd.DataFrame:
-    """The runs: one row each. Arguments as `controls`."""
-    return legs_frame([session for _, session in _sessions(source)])
+    """The runs: one row each. Arguments as `controls`.
+
+    A run whose process is proven gone reads *lost*, recorded or not; ``leg`` says what is known of a running one.
+    """
+    return legs_frame([LegRow(session, view.status, view.verdict) for _, session, view in _views(source)])

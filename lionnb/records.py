@@ -26,6 +26,7 @@ __all__ = (
     "TurnOutcome",
     "TurnRecord",
     "Usage",
+    "Verdict",
     "WaiterRecord",
     "chip_of",
     "fate_of",
@@ -89,6 +90,15 @@ class RunStatus(StrEnum):
     TIMED_OUT = "timed_out"
     CANCELLED = "cancelled"
     LOST = "lost"
+
+
+class Verdict(StrEnum):
+    """What is known of the leg of a run that reads running. Computed when read (``store.lease``), never stored."""
+
+    ALIVE = "alive"  # its process was seen
+    DEAD = "dead"  # its process is proven gone, for ever
+    FRESH = "fresh"  # it cannot be seen from here, and its lease has not lapsed
+    SILENT = "silent"  # it cannot be seen from here, and its lease has lapsed: unknown
 
 
 class TurnOutcome(StrEnum):

@@ -6,7 +6,17 @@ import pandas as pd
 import pytest
 
 from lionnb import columns
-from lionnb.records import ControlRecord, ControlState, Fate, SessionRecord, TurnOutcome, TurnRecord, Usage
+from lionnb.records import (
+    ControlRecord,
+    ControlState,
+    Fate,
+    RunStatus,
+    SessionRecord,
+    TurnOutcome,
+    TurnRecord,
+    Usage,
+    Verdict,
+)
 
 TABLES = [
     (columns.controls_frame, columns.CONTROLS),
@@ -27,8 +37,9 @@ def turn(**changes) -> TurnRecord:
 
 def filled() -> list[pd.DataFrame]:
     session = SessionRecord(id="s", run_id="r", branch_id="b", leg="l", created_at=1e9, status="running")
+    leg = columns.LegRow(session, RunStatus.RUNNING, Verdict.ALIVE)
     row = columns.ControlRow(control(), Fate.PENDING, "r")
-    return [columns.controls_frame([row]), columns.turns_frame([turn()]), columns.legs_frame([session])]
+    return [columns.controls_frame([row]), columns.turns_frame([turn()]), columns.legs_frame([leg])]
 
 
 @pytest.mark.parametrize("i", range(3))

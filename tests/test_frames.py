@@ -7,6 +7,8 @@ import pytest
 import lionnb
 from lionnb import frames
 from lionnb.errors import UnknownIdError
+from lionnb.records import SessionSpec
+from lionnb.store.lease import identity
 from lionnb.store.store import default_store
 
 
@@ -65,3 +67,45 @@ def test_turns_of_something_else_are_refused():
     """A sentence, not an attribute error."""
     with pytest.raises(TypeError, match=r"frames\.turns\(\) takes"):
         frames.turns(42)
+
+
+def registered(*runs: SessionSpec) -> None:
+    """Runs in the default store, as other processes would have left them."""
+    for spec in runs:
+        default_store().submit(lambda core, spec=spec: core.start_session(spec, 0.0)).result(30)
+
+
+def test_a_run_whose_process_is_gone_reads_lost_and_its_steers_have_their_fate():
+    """What reading shows is computed: nothing is recorded by it."""
+    made = {"branch_id": "b", "created_at": 0.0} | identity()
+    dead = SessionSpec(id="s-1", run_id="20261130T101010-aaaaaa", leg="leg-1", **made)
+    registered(dead, SessionSpec(id="s-2", run_id="20261130T101010-bbbbbb", leg="leg-2", **made))
+
+    async def steers(core):
+        await core.admit("s-1", text="claimed", by="ana", now=1.0)
+        await core.claim_all("s-1", "leg-1", 2.0)
+        await core.admit("s-1", text="waits", by="ana", now=3.0)
+        await core.admit("s-2", text="waits", by="ana", now=3.0)
+        gone = dead.model_copy(update={"pid_start": "1", "leg": "leg-1"})
+        assert await core.resume_session(gone, dead_leg="leg-1", now=0.0)
+
+    default_store().submit(steers).result(30)
+    for _ in range(2):
+        assert frames.legs(default_store())["status"].tolist() == ["lost", "running"]
+        assert frames.legs(default_store())["leg"].tolist() == ["dead", "alive"]
+        assert frames.controls(default_store())["fate"].tolist() == ["never_reported", "never_landed", "pending"]
+    assert frames.controls(default_store())["chip"].tolist() == ["needs you", "not delivered", "queued"]
+    assert frames.controls(default_store())["state"].tolist() == ["delivering", "pending", "pending"]
+
+
+async def test_a_leg_says_which_process_runs_it(road):
+    """Its row has this process, and the tables say that it is alive, and nothing once it has ended."""
+    gate = lionnb.testing.Gate()
+    leg = lionnb.start_leg(lionnb.Branch(chat_model=road.model(["one"], gate=gate)), "Survey X")
+    await gate.reached()
+    (row,) = await leg.store.run(lambda core: core.list_sessions())
+    assert row.model_dump(include=set(identity())) == identity()
+    assert frames.legs(leg)["leg"].tolist() == ["alive"]
+    gate.open()
+    await leg
+    assert frames.legs(leg)["leg"].isna().all() and not leg.store._hearts

@@ -14,7 +14,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from lionnb.errors import LionnbError
 from lionnb.records import SessionSpec
 from lionnb.store.store import Store
 
-__all__ = ("Answer", "Ledger", "hand_over", "outlast", "process_identity", "wait_for")
+__all__ = ("Answer", "Ledger", "hand_over", "outlast", "wait_for")
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -158,8 +157,3 @@ class Ledger:
     def flush(self, timeout_s: float) -> None:
         """Block this thread until what was submitted is done; for a process that is about to end."""
         concurrent.futures.wait(tuple(self._pending), timeout=timeout_s)
-
-
-def process_identity() -> dict[str, Any]:
-    """Who runs this leg, for the lease."""
-    return {"pid": os.getpid()}

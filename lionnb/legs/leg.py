@@ -31,13 +31,14 @@ from lionnb.errors import LegFailedError, SteerRefusedError, TurnDeadlockError
 from lionnb.feed import Feed
 from lionnb.legs.budget import Budget
 from lionnb.legs.drain import STORE_LIMIT_S, Drain
-from lionnb.legs.ledger import Ledger, hand_over, outlast, problem_of, process_identity, wait_for
+from lionnb.legs.ledger import Ledger, hand_over, outlast, problem_of, wait_for
 from lionnb.legs.receipt import LANDS, Outlook, Receipt
 from lionnb.legs.result import LegResult, LegTurn
 from lionnb.legs.states import FOLLOWS, LegPhase, TurnEnd, step
 from lionnb.legs.steering import Steering
 from lionnb.legs.turn import Operation, TurnRun, prompt
 from lionnb.records import RunStatus, SessionRecord, SessionSpec, Usage
+from lionnb.store.lease import identity
 from lionnb.store.results import EndResult
 from lionnb.turns import context as ctxs
 
@@ -126,6 +127,7 @@ class Leg:
             budget.start()
         # At once, so that a steer in the next line finds its run.
         self._registering = self._ledger.register()
+        self._still_heart = store.keep_alive(self.session_id, self._token)
         # A leg that is started by a tool, or by the consumer of a stream, is no part of that turn.
         self.task = self.loop.create_task(self._main(), name=f"lionnb-leg-{self.run_id}", context=ctxs.outside())
         self.task.add_done_callback(lambda _: self.bury(RunStatus.CANCELLED, "the leg's task was cancelled"))
@@ -145,7 +147,7 @@ class Leg:
             created_by=self.by,
             timeout_s=self._budget.timeout_s,
             deadline_at=None if left is None else time.time() + left,
-            **process_identity(),
+            **identity(),
         )
 
     # ------------------------------------------------------------------ reading
@@ -494,6 +496,7 @@ class Leg:
         if self._beat is not None:
             self._beat.cancel()
         self._quiet_chunks()
+        self._still_heart()
         stands = self._stands
         self._status, self._note = ending.status, ending.note
         if stands is not None and stands.terminal and stands.status is not ending.status:

@@ -16,15 +16,13 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
+from lionnb.fates import LANDS, sentence_of
 from lionnb.legs.ledger import wait_for
 from lionnb.records import Chip, ControlRecord, ControlState, Fate, chip_of, fate_of
 
-__all__ = ("Outlook", "Receipt", "sentence_of")
+__all__ = ("LANDS", "Outlook", "Receipt", "sentence_of")
 
 _SETTLED = frozenset({ControlState.APPLIED, ControlState.RESOLVED, ControlState.REJECTED, ControlState.WITHDRAWN})
-
-
-LANDS = "lands at the end of the current turn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,38 +31,6 @@ class Outlook:
 
     when: str = LANDS
     left: str = ""  # "3:10 of 10:00 left"; empty without a timeout
-
-
-def sentence_of(control: ControlRecord, fate: Fate, *, now: float) -> str:
-    """What became of a steer, in a sentence for its sender."""
-    turn = (control.turn_id or "")[:8]
-    held = f"{now - control.handed_over_at:.0f} s ago" if control.handed_over_at is not None else ""
-    match fate:
-        case Fate.PENDING:
-            return f"queued: {LANDS}"
-        case Fate.DELIVERING:
-            return f"handed over {held}: its continuation turn runs"
-        case Fate.APPLIED:
-            seen = {True: "", False: "; the instruction is not in the Branch's history", None: ""}[control.in_history]
-            return f"applied in turn {turn}, which {_ended(control.turn_outcome)}{seen}"
-        case Fate.RESOLVED:
-            late = f"; later its leg reported: {control.late_report}" if control.late_report else ""
-            return f"recorded as {control.note} by {control.closed_by}{late}"
-        case Fate.REJECTED:
-            return f"not delivered: {control.note or 'the run ended before it could land'}"
-        case Fate.WITHDRAWN:
-            return f"withdrawn by {control.closed_by} before it was handed over"
-        case Fate.NEVER_LANDED:
-            return "never landed: the run is over and nobody took it; send it to a new leg on this Branch"
-        case Fate.NEVER_REPORTED:
-            return f"handed over {held}, and its leg never reported back: look at the transcript, then resolve it"
-        case Fate.REFUSED:
-            return "refused"
-
-
-def _ended(outcome: str | None) -> str:
-    words = {"completed": "completed", "failed": "failed", "timed_out": "ran out of time", "cancelled": "was cancelled"}
-    return words.get(outcome or "", outcome or "ended")
 
 
 class Receipt:

@@ -18,8 +18,10 @@ from lionnb.records import ControlRecord, ControlState
 from lionnb.store import statements as sql
 from lionnb.store.door import normalise, normalise_key, person
 from lionnb.store.gate import CONSUMERS, Refusal, refuse_conflict, refuse_session, refuse_verb
+from lionnb.store.lease import leg_of
+from lionnb.store.leases import Leases
 from lionnb.store.results import Admission, Claim, Reported
-from lionnb.store.transact import Transactions, Tx, reads, writes
+from lionnb.store.transact import Tx, reads, writes
 
 __all__ = ("Controls", "leg_of", "new_token")
 
@@ -34,12 +36,7 @@ def new_token(leg: str) -> str:
     return f"{leg}:{uuid.uuid4().hex[:12]}"
 
 
-def leg_of(token: str) -> str:
-    """The leg that holds a claim, to show it. Never to compare: a guard compares the whole token."""
-    return token.rpartition(":")[0]
-
-
-class Controls(Transactions):
+class Controls(Leases):
     """The operations on controls. All instants are Unix seconds and come from the caller."""
 
     async def admit(
@@ -52,13 +49,15 @@ class Controls(Transactions):
         key: str | None = None,
         control_id: str | None = None,
         resent_from: str | None = None,
+        anyway: bool = False,
         now: float,
     ) -> Admission:
         """Write a pending control for a run that is running and consumes *verb*, or refuse it with a reason.
 
         The run's status and the insert are one statement, so an acknowledged control is always one that the run's
-        end will see (S4). Cancelled: it still reaches its end. Twice with the same *key* (or *control_id*) and text:
-        the first row is returned, nothing is written, also after the run has ended.
+        end will see (S4). A run whose leg is proven dead is recorded lost at that moment, and refused. Cancelled: it
+        still reaches its end. Twice with the same *key* (or *control_id*) and text: the first row is returned, nothing
+        is written, also after the run has ended.
 
         Args:
             session_id: The run, by its full id.
@@ -68,9 +67,10 @@ class Controls(Transactions):
             key: Idempotency key within the run.
             control_id: The row's id, when the caller has promised one already.
             resent_from: The control that this one sends again.
+            anyway: Queue it also for a leg on another host that has been silent for longer than its lease.
             now: The instant to record.
 
-        Source: ADR-0108, "Terminal race"; DESIGN section 6, "At the door".
+        Source: ADR-0108, "Terminal race"; DESIGN section 6, "At the door", "Lease".
         """
         try:
             if (refusal := refuse_verb(verb)) is not None:
@@ -87,14 +87,20 @@ class Controls(Transactions):
             }
         except SteerRefusedError as exc:
             return Admission(None, (exc.reason, str(exc)))
-        return await self._admit(binds)
+        return await self._admit(binds, anyway)
 
     @writes
-    async def _admit(self, tx: Tx, binds: dict[str, Any]) -> Admission:
+    async def _admit(self, tx: Tx, binds: dict[str, Any], anyway: bool) -> Admission:
         kinds = sorted(CONSUMERS[binds["what"]])
+        note: str | None = None
+        for session in await tx.sessions(sql.SESSION, sid=binds["sid"]):
+            note, refusal = await self.at_the_door(tx, session, by=binds["by"], now=binds["now"])
+            if refusal is not None and not (anyway and refusal[0] == "silent"):
+                used = await _used_before(tx, binds)
+                return Admission(None, refusal) if used is None else used
         for _ in range(_ROUNDS):
             if rows := await tx.change(sql.ADMIT, kinds=kinds, **binds):
-                return Admission(rows[0], position=await _position(tx, rows[0]))
+                return Admission(rows[0], position=await _position(tx, rows[0]), note=note)
             answer = await _why_not_admitted(tx, binds)
             if answer is not None:
                 return answer
@@ -236,13 +242,20 @@ async def _position(tx: Tx, row: ControlRecord) -> int:
     return await tx.count(sql.OPEN_BEFORE, sid=row.session_id, seq=row.seq)
 
 
-async def _why_not_admitted(tx: Tx, binds: dict[str, Any]) -> Admission | None:
-    """What the empty answer of ADMIT means; ``None`` when the run, read again, would admit it after all."""
+async def _used_before(tx: Tx, binds: dict[str, Any]) -> Admission | None:
+    """What stands under this key or id already; ``None`` when nothing does."""
     for used in await tx.controls(sql.USED_BEFORE, cid=binds["cid"], sid=binds["sid"], idem=binds["idem"]):
         same = (used.session_id, used.verb, used.payload) == (binds["sid"], binds["what"], binds["body"])
         if not same:
             return Admission(None, refuse_conflict(used, binds["sid"]))
         return Admission(used, position=await _position(tx, used), duplicate=True)
+    return None
+
+
+async def _why_not_admitted(tx: Tx, binds: dict[str, Any]) -> Admission | None:
+    """What the empty answer of ADMIT means; ``None`` when the run, read again, would admit it after all."""
+    if (used := await _used_before(tx, binds)) is not None:
+        return used
     session = next(iter(await tx.sessions(sql.SESSION, sid=binds["sid"])), None)
     refusal = refuse_session(session, binds["sid"], binds["what"])
     return None if refusal is None else Admission(None, refusal)

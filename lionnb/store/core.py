@@ -11,15 +11,15 @@ from lionnb.store.controls import Controls
 from lionnb.store.engine import make_engine, prepare
 from lionnb.store.faults import is_database_error, translate
 from lionnb.store.location import Location
-from lionnb.store.runs import Runs
 from lionnb.store.schema import signals
 from lionnb.store.transact import Tx, reads, writes
+from lionnb.store.wake import Wake, make_wake
 from lionnb.store.watch import Watchers
 
 __all__ = ("StoreCore",)
 
 
-class StoreCore(Runs, Controls):
+class StoreCore(Controls):
     """Every operation of the store, as coroutines of one loop. Applications reach it through `Store`."""
 
     @classmethod
@@ -47,6 +47,10 @@ class StoreCore(Runs, Controls):
                 raise
             raise translate(exc) from None
         return cls(engine, watchers or Watchers())
+
+    def make_wake(self) -> Wake | None:
+        """What lets the watchers hear of other processes; ``None`` where none can reach this database."""
+        return make_wake(self, self._watchers, self._engine)
 
     @writes
     async def put_turn(self, tx: Tx, turn: TurnRecord, now: float) -> bool:

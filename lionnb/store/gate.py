@@ -10,7 +10,15 @@ from typing import Final
 
 from lionnb.records import ControlRecord, SessionRecord
 
-__all__ = ("CONSUMERS", "Refusal", "refuse_conflict", "refuse_session", "refuse_verb")
+__all__ = (
+    "CONSUMERS",
+    "Refusal",
+    "refuse_conflict",
+    "refuse_dead",
+    "refuse_session",
+    "refuse_silent",
+    "refuse_verb",
+)
 
 Refusal = tuple[str, str]
 """A stable reason (the vocabulary of `SteerRefusedError`) and a sentence that says what to do instead."""
@@ -56,6 +64,22 @@ def refuse_session(session: SessionRecord | None, session_id: str, verb: str) ->
             f"session {session.id} has no run id: it mirrors a tool that runs elsewhere, and no leg reads its controls."
         )
     return None
+
+
+def refuse_dead(session: SessionRecord) -> Refusal:
+    """Why a run whose leg is proven dead takes nothing; it has just been recorded lost."""
+    return "dead", (
+        f"the process that ran run {session.run_id or session.id} is gone (pid {session.pid}), so the run was recorded "
+        "lost and nothing was queued: resume it, or start another leg on its Branch, and send it there."
+    )
+
+
+def refuse_silent(session: SessionRecord, seen: str) -> Refusal:
+    """Why a run takes nothing whose leg may be dead or may be slow: *seen* says what is known."""
+    return "silent", (
+        f"run {session.run_id or session.id} is {seen}: it may have died or be cut off, and nothing was queued. Say "
+        "anyway=True (`--anyway`) to queue it all the same."
+    )
 
 
 def refuse_conflict(existing: ControlRecord, session_id: str) -> Refusal:

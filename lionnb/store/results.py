@@ -16,13 +16,15 @@ class Admission:
     """What became of a steer at the door: a row, or a refusal and no row.
 
     ``position`` counts the pending and delivering rows that stand before it. ``duplicate`` says that the row was
-    there already (same key or id, same text) and that nothing was written.
+    there already (same key or id, same text) and that nothing was written. ``note`` is a sentence about the leg that
+    the sender should read: it is alive and has been busy for long, say.
     """
 
     control: ControlRecord | None
     refusal: Refusal | None = None
     position: int = 0
     duplicate: bool = False
+    note: str | None = None
 
     def unwrap(self) -> ControlRecord:
         """Return the row.

@@ -16,7 +16,7 @@ from lionnb.store.results import EndResult, Purged
 from lionnb.store.states import run_step
 from lionnb.store.transact import Transactions, Tx, reads, writes
 
-__all__ = ("Runs",)
+__all__ = ("Runs", "end_and_sweep")
 
 
 class Runs(Transactions):
@@ -135,15 +135,7 @@ class Runs(Transactions):
             await tx.rows(sql.LOCK_OWNED, **owned)  # first: what is counted while it is held is all there is
             if await tx.count(sql.PENDING_COUNT, sid=session_id):
                 return await _stands(tx, session_id, ended=False)
-        why = {"who": by, "now": now}
-        if not await tx.rows(sql.END, **owned, as_what=to.value, why=note, **why):
-            return await _stands(tx, session_id, ended=False)
-        if not sweep:
-            return await _stands(tx, session_id, ended=True)
-        reason = f"the run ended ({to.value}) before the steer could land: resume the run to send it again"
-        swept = await tx.change(sql.SWEEP, sid=session_id, why=reason, **why)
-        standing = await _stands(tx, session_id, ended=True)
-        return EndResult(True, standing.session, tuple(swept), standing.pending_left)
+        return await end_and_sweep(tx, session_id, leg, to, by=by, note=note, sweep=sweep, now=now)
 
     async def mark_lost(self, session_id: str, leg: str, note: str, by: str | None, now: float) -> EndResult:
         """Record that *leg*'s run is lost, and sweep it; conditioned on the token that the evidence is about.
@@ -174,6 +166,29 @@ class Runs(Transactions):
         gone["turns"] += len(await tx.rows(sql.PURGE_LOOSE_TURNS, before=limit))
         gone["signals"] += len(await tx.rows(sql.PURGE_LOOSE_SIGNALS, before=limit))
         return Purged(kept_unresolved=kept, **gone)
+
+
+async def end_and_sweep(
+    tx: Tx,
+    session_id: str,
+    leg: str,
+    to: RunStatus,
+    *,
+    by: str | None,
+    note: str | None,
+    sweep: bool = True,
+    now: float,
+) -> EndResult:
+    """End the run, if it is running and this leg's, and reject what nobody claimed, in the caller's transaction."""
+    why = {"who": by, "now": now}
+    if not await tx.rows(sql.END, sid=session_id, of_leg=leg, as_what=to.value, why=note, **why):
+        return await _stands(tx, session_id, ended=False)
+    if not sweep:
+        return await _stands(tx, session_id, ended=True)
+    reason = f"the run ended ({to.value}) before the steer could land: resume the run to send it again"
+    swept = await tx.change(sql.SWEEP, sid=session_id, why=reason, **why)
+    standing = await _stands(tx, session_id, ended=True)
+    return EndResult(True, standing.session, tuple(swept), standing.pending_left)
 
 
 async def _stands(tx: Tx, session_id: str, *, ended: bool) -> EndResult:

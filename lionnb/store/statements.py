@@ -175,6 +175,31 @@ SWEEP: Final = _move(
     note=b("why"),
 )
 
+# ---- what other processes have changed
+
+CHANNEL: Final = "lionnb_controls"
+
+# PostgreSQL only; delivered when the transaction commits. Always one row.
+NOTIFY: Final = sa.select(sa.func.pg_notify(CHANNEL, b("mark")))
+
+# Always one row: the highest number given so far.
+TOP: Final = sa.select(sa.func.coalesce(sa.func.max(c.seq), 0))
+
+# What can still change (a resolved row may get its late report), what is newer than *last*, and what is *known* to
+# have been able to change. No row: nothing is to be heard of.
+CHANGED: Final = (
+    sa.select(*CONTROL_FIELDS)
+    .where(
+        sa.or_(
+            c.closed_at.is_(None),
+            sa.and_(c.state == ControlState.RESOLVED.value, c.late_report.is_(None)),
+            c.seq > b("last"),
+            c.id.in_(sa.bindparam("known", expanding=True)),
+        )
+    )
+    .order_by(c.seq)
+)
+
 # ---- runs
 
 # No row: the id is taken.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import logging
 import os
 import threading
 import time
@@ -17,14 +18,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lionnb.aio import LoopThread
 from lionnb.errors import StoreError
+from lionnb.store.lease import TTL_S
+from lionnb.store.leglock import LegLocks
 from lionnb.store.location import Location, locate
 from lionnb.store.watch import Watcher, Watchers
 
 if TYPE_CHECKING:
     from lionnb.store.core import StoreCore
+    from lionnb.store.wake import Wake
 
 __all__ = ("Store", "default_store")
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 Work = Callable[["StoreCore"], Coroutine[Any, Any, T]]
 
@@ -46,8 +51,10 @@ class Store:
         self._thread: LoopThread | None = None
         self._closed = False
         self._pending: set[concurrent.futures.Future[Any]] = set()
+        self._hearts: set[concurrent.futures.Future[None]] = set()
         self._watchers = Watchers()
         self._core: StoreCore | None = None
+        self._wake: Wake | None = None
         self._opening = asyncio.Lock()  # of the control thread's loop, which it meets at its first wait
 
     def __repr__(self) -> str:
@@ -74,9 +81,7 @@ class Store:
                 )
             if self._closed:
                 raise StoreError("this store is closed: open another one with lionnb.store.Store(...).")
-            if self._thread is None:
-                self._thread = LoopThread("lionnb-control")
-            future = self._thread.submit(self._run(work))
+            future = self._control_thread().submit(self._run(work))
             self._pending.add(future)
         future.add_done_callback(self._pending.discard)
         return future
@@ -90,12 +95,53 @@ class Store:
         return await asyncio.shield(asyncio.wrap_future(self.submit(work)))
 
     def watch(self, session_id: str | None, fn: Watcher) -> Callable[[], None]:
-        """Call *fn* with every control of the run (``None``: of any run) that a commit of this store changed.
+        """Call *fn* with every control of the run (``None``: of any run) that changes, whoever changes it.
 
-        It is called on the control thread, in commit order, and must hand over at once; what it raises is logged.
+        It is called on the control thread and must hand over at once; what it raises is logged. Changes of this store
+        are told in the order of their commits, and at once; those of other processes as soon as they are heard of, each
+        state once (see ``store.wake``), from the first use of this store on. Returns what stops it, from any thread,
+        idempotent.
+        """
+        unwatch = self._watchers.add(session_id, fn)
+        self._watch_changed()
+
+        def stop() -> None:
+            unwatch()
+            self._watch_changed()
+
+        return stop
+
+    def _watch_changed(self) -> None:
+        with self._lock:
+            if self.closed or self._thread is None:  # a store that nobody uses costs nothing
+                return
+            followed = self._thread.submit(self._follow())
+            self._pending.add(followed)
+        followed.add_done_callback(self._pending.discard)
+
+    async def _follow(self) -> None:
+        async with self._opening:
+            if self._wake is not None:
+                await self._wake.follow()
+
+    def keep_alive(self, session_id: str, leg: str, *, ttl_s: float = TTL_S) -> Callable[[], None]:
+        """Renew the lease of a run whose leg lives in this process, three times in each *ttl_s*, until told to stop.
+
+        It beats on the control thread, so a main loop that is blocked by a cell changes nothing; and it stops by itself
+        when the run was ended or taken over. Never raises; a store that fails is tried again at the next beat.
         Returns what stops it, from any thread, idempotent.
         """
-        return self._watchers.add(session_id, fn)
+        with self._lock:
+            if self.closed or self.location.kind == "memory":  # where nobody else can ask
+                return lambda: None
+            heart = self._control_thread().submit(self._beat(session_id, leg, ttl_s / 3))
+            self._hearts.add(heart)
+        heart.add_done_callback(self._hearts.discard)
+
+        def stop() -> None:
+            heart.cancel()
+
+        return stop
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Take no more work, let what was submitted finish (for at most *timeout_s* seconds), close the connections.
@@ -114,13 +160,41 @@ class Store:
                 )
             self._closed = True
             thread, self._thread = self._thread, None
-            pending = tuple(self._pending)
+            pending, hearts = tuple(self._pending), tuple(self._hearts)
         if thread is None:
             return
+        for heart in hearts:
+            heart.cancel()
         until = time.monotonic() + timeout_s
         concurrent.futures.wait(pending, timeout=timeout_s)
         concurrent.futures.wait((thread.submit(self._dispose()),), timeout=max(0.1, until - time.monotonic()))
         thread.close()
+
+    def _control_thread(self) -> LoopThread:
+        if self._thread is None:
+            self._thread = LoopThread("lionnb-control")
+        return self._thread
+
+    async def _beat(self, session_id: str, leg: str, every_s: float) -> None:
+        locks = LegLocks(self.location.address) if self.location.kind == "file" else None
+        held: int | None = None
+        ours = False
+        try:
+            while True:
+                # The first beat was the registration of the run.
+                if held is None and locks is not None:
+                    held = locks.try_hold(leg)
+                await asyncio.sleep(every_s)
+                try:
+                    was_ours, ours = ours, await (await self._opened()).heartbeat(session_id, leg, time.time())
+                except StoreError as exc:
+                    log.debug("the lease of run %s could not be renewed: %s", session_id, exc)
+                    continue
+                if was_ours and not ours:
+                    return  # ended, or taken over: it is nobody's heart any more
+        finally:
+            if locks is not None:
+                locks.release(leg, held)
 
     async def _run(self, work: Work[T]) -> T:
         return await work(await self._opened())
@@ -130,12 +204,18 @@ class Store:
             if self._core is None:
                 from lionnb.store.core import StoreCore
 
-                self._core = await StoreCore.open(self.location, watchers=self._watchers, wait_s=self._wait_s)
+                core = await StoreCore.open(self.location, watchers=self._watchers, wait_s=self._wait_s)
+                self._core, self._wake = core, core.make_wake()
+                if self._wake is not None:
+                    await self._wake.follow()
             return self._core
 
     async def _dispose(self) -> None:
         async with self._opening:
             core, self._core = self._core, None
+            wake, self._wake = self._wake, None
+            if wake is not None:
+                await wake.aclose()
             if core is not None:
                 await core.aclose()
 

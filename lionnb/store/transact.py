@@ -9,6 +9,7 @@ A method of the store is written as the body of its transaction, ``async def f(s
   one writer anyway (and its busy handler is unfair); on both it makes the order of the tellings that of the commits.
 - A deadlock or serialization failure, which the server has undone, is repeated; so a body must be repeatable.
 - A driver's error leaves as one sentence.
+- A change of controls is announced to other processes: on PostgreSQL in the transaction, on SQLite by the bell.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
@@ -26,9 +28,10 @@ from sqlalchemy.pool import StaticPool
 
 from lionnb.aio import finish
 from lionnb.records import ControlRecord, SessionRecord
+from lionnb.store.bell import Bell
 from lionnb.store.engine import READER
 from lionnb.store.faults import is_database_error, retryable, translate
-from lionnb.store.statements import Statement
+from lionnb.store.statements import NOTIFY, Statement
 from lionnb.store.watch import Watchers
 
 __all__ = ("Transactions", "Tx", "reads", "writes")
@@ -89,6 +92,9 @@ class Transactions:
         self._turnstile = asyncio.Lock()
         # One shared connection (`:memory:`) has one transaction: there, readers queue with the writers.
         self._shared = isinstance(engine.pool, StaticPool)
+        in_file = engine.dialect.name == "sqlite" and not self._shared
+        self.bell = Bell(str(engine.url.database)) if in_file else None
+        self.mark = uuid.uuid4().hex  # of this store's announcements, so that it need not listen to its own
 
     @property
     def dialect(self) -> str:
@@ -107,6 +113,8 @@ class Transactions:
                     async with self._engine.begin() as connection:
                         tx = Tx(connection)
                         result = await body(tx)
+                        if tx.changes and self.dialect == "postgresql":
+                            await tx.rows(NOTIFY, mark=self.mark)
                     break
                 except Exception as exc:
                     if not is_database_error(exc):
@@ -115,7 +123,25 @@ class Transactions:
                         raise translate(exc) from None
                 await asyncio.sleep(0.01 * 2**attempt)
             self._watchers.tell(tx.changes)
+            if tx.changes and self.bell is not None:
+                self.bell.ring()
             return result
+
+    async def hear(self, look: Callable[[Tx], Awaitable[list[ControlRecord]]]) -> None:
+        """Tell the watchers what *look* finds that other programs have changed; between two writers of this store."""
+
+        async def in_turn() -> None:
+            async with self._turnstile:
+                try:
+                    async with self._reader.connect() as connection:
+                        changes = await look(Tx(connection))
+                except Exception as exc:
+                    if not is_database_error(exc):
+                        raise
+                    raise translate(exc) from None
+                self._watchers.tell(changes)
+
+        await finish(in_turn(), name="store.hear")
 
     async def _read(self, body: Callable[[Tx], Awaitable[T]]) -> T:
         async with self._turnstile if self._shared else contextlib.nullcontext():

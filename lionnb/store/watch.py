@@ -24,6 +24,7 @@ class Watchers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_run: dict[str | None, tuple[tuple[object, Watcher], ...]] = {}
+        self.noted: Callable[[ControlRecord], object] | None = None  # who keeps account of what was told
 
     def add(self, session_id: str | None, fn: Watcher) -> Callable[[], None]:
         """Call *fn* for every change from now on; returns what stops it (idempotent, any thread)."""
@@ -49,6 +50,8 @@ class Watchers:
     def tell(self, changes: Iterable[ControlRecord]) -> None:
         """Tell every watcher of each change; a watcher's error is logged and harms nobody."""
         for record in changes:
+            if self.noted is not None:
+                self.noted(record)
             with self._lock:
                 told = self._by_run.get(record.session_id, ()) + self._by_run.get(None, ())
             for _, fn in told:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from lionnb.store.core import StoreCore
 from lionnb.store.schema import meta, metadata
 from lionnb.store.watch import Watchers
 from tests import pg
+from tests.store.processes import Other
 
 NOW = 1_700_000_000.0
 
@@ -98,6 +99,19 @@ async def opened() -> AsyncIterator[Callable[..., Any]]:
             return core
 
         yield open_
+
+
+@pytest.fixture
+def other() -> Iterator[Callable[..., Other]]:
+    """Starts processes, and ends them with the test."""
+    with ExitStack() as stack:
+
+        def start(*prefix: str, **env: str) -> Other:
+            made = Other(*prefix, **env)
+            stack.callback(made.close)
+            return made
+
+        yield start
 
 
 @pytest.fixture
