@@ -85,7 +85,11 @@ async def running(
         for old, new in replace.items():
             cell.source = re.sub(old, new, cell.source)
     client = NotebookClient(
-        notebook, timeout=TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+        notebook,
+        timeout=TIMEOUT_S,
+        kernel_name="python3",
+        coalesce_streams=True,  # where a print is flushed is the kernel's business
+        resources={"metadata": {"path": str(folder)}},
     )
     async with client.async_setup_kernel(env=env):
         yield client
