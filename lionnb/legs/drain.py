@@ -88,6 +88,7 @@ class Drain:
         self._reports: list[_Report] = []
         self._returns: list[str] = []  # claims whose rows still have to be given back
         self.owned = True  # whether the run was still this leg's at the last claim
+        self.failures: list[str] = []  # why the last claims failed, one after the other; empty once one succeeds
 
     @property
     def expired(self) -> bool:
@@ -113,7 +114,10 @@ class Drain:
         if not future.done() and not handoff.abandon():
             cancelled = await outlast(future) or cancelled  # the rows came in that very moment
         problem = problem_of(future)
-        if problem is not None:
+        if problem is None:
+            self.failures.clear()
+        else:
+            self.failures.append(problem)
             log.warning("the steers of this leg stay pending: %s", problem)
         claim = future.result() if problem is None else None
         if claim is not None and not claim.rows:

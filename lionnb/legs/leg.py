@@ -51,6 +51,7 @@ __all__ = ("HEARTBEAT_S", "Leg", "who")
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 60.0
+CLAIMS_TRIED = 3  # failed claims, one after the other, after which a leg gives up on what is pending
 TAKEN = "the run was ended or taken over by somebody else"
 
 
@@ -405,6 +406,8 @@ class Leg:
                 return _Ending(RunStatus.CANCELLED, "stopped")
             if not self._drain.owned:
                 return _Ending(RunStatus.CANCELLED, TAKEN)
+            if len(failures := self._drain.failures) >= CLAIMS_TRIED:  # it never idles, and never spins either
+                return _Ending(RunStatus.COMPLETED, f"the pending steers could not be taken: {failures[-1]}")
             if (cap := self._budget.cap_reached(self._calls, self.usage.total_tokens)) is not None:
                 return _Ending(RunStatus.COMPLETED, cap)
             if (idle := await self._idle()) is not None:

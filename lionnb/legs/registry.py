@@ -140,9 +140,14 @@ def _bury_the_lost(found: Iterable[Leg]) -> None:
 
 def _remember(leg: Leg) -> None:
     _started.append(leg)
-    ended = [x for x in _started if not x.live]
-    for old in ended[: max(0, len(ended) - _KEEP_ENDED)]:
-        _started.remove(old)
+    leg.when_ended(_forget_the_oldest)
+
+
+def _forget_the_oldest() -> None:
+    with _started_lock:
+        ended = [x for x in _started if not x.live]
+        for old in ended[: max(0, len(ended) - _KEEP_ENDED)]:
+            _started.remove(old)
 
 
 @atexit.register

@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
+from lionnb.legs import steering
 from tests.legs.story import HookedStore, Scene
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[HookedStore]:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HookedStore]:
+    """A steer waits for its row as long as it takes, unless something is held: no clock decides what it says."""
     made = HookedStore(tmp_path / "legs.sqlite")
+    monkeypatch.setattr(steering, "RECORDED_WITHIN_S", 30.0)
+    made.hurry = lambda: monkeypatch.setattr(steering, "RECORDED_WITHIN_S", 0.0)
     yield made
     made.close()
 

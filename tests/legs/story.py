@@ -27,6 +27,7 @@ class HookedStore(Store):
         super().__init__(*args, **kwargs)
         self.hooks: dict[str, Hook] = {}
         self.said: list[str] = []  # the operations that were asked for, in order
+        self.hurry: Callable[[], None] = lambda: None  # let `steer` wait for nothing that is held here
 
     async def _opened(self) -> Any:
         if (hook := self.hooks.get("open")) is not None:
@@ -40,6 +41,7 @@ class HookedStore(Store):
     def hold(self, name: str) -> Gate:
         """Hold every *name* at a gate, before it reaches the database."""
         gate = Gate(name=name)
+        self.hurry()
 
         async def hook(operation: Hook, *args: Any, **kwargs: Any) -> Any:
             await gate.wait()

@@ -182,16 +182,25 @@ async def test_a_database_that_another_program_locks_leaves_the_steer_pending(sc
     s.store.close()
 
 
-async def test_a_claim_that_fails_at_the_end_leaves_the_row_to_the_sweep(scene):
+@pytest.mark.parametrize("fails", [1, 2, 3, 9])
+async def test_a_claim_that_fails_is_tried_again_but_not_for_ever(scene, fails):
+    """A leg never idles and never spins: after three failures it ends, and the sweep says that nothing landed."""
     s = scene()
     leg = s.leg()
     await s.working()
     receipt = leg.steer("patience")
-    s.store.fail("claim_all", *[StoreError("locked")] * 2)
+    s.store.fail("claim_all", *[StoreError("no right to update")] * fails)
     s.answer_all()
-    result = await leg  # tried until the database says that nothing is pending, or takes it
-    assert (await receipt).fate is Fate.APPLIED
-    assert [t.end for t in result.turns].count(TurnEnd.NOTHING) == 2
+    result = await leg
+    await receipt
+    assert result.status is RunStatus.COMPLETED and [t.end for t in result.turns].count(TurnEnd.NOTHING) == min(
+        fails, 3
+    )
+    if fails < 3:
+        assert receipt.fate is Fate.APPLIED and result.value == "two"
+    else:
+        assert receipt.fate is Fate.REJECTED and result.value == "one"
+        assert result.note == "the pending steers could not be taken: no right to update"
 
 
 # ---------------------------------------------------------------------- a report is not taken
