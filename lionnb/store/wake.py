@@ -241,8 +241,9 @@ class PostgresEar:
         await self._drop()
         try:
             self._connection = connection = await self._engine.connect()
-            await connection.run_sync(lambda sync: sync.detach())
+            # before it is taken out of the pool: afterwards SQLAlchemy does not say any more which one it is
             driver: Any = (await connection.get_raw_connection()).driver_connection
+            await connection.run_sync(lambda sync: sync.detach())
             driver.add_termination_listener(self._on_loss)
             await driver.add_listener(sql.CHANNEL, self._on_notice)
             self._lost = False
