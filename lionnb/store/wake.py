@@ -115,6 +115,8 @@ class Wake:
                 await self._look()
         except LionnbError as exc:
             log.debug("what other programs change is not heard yet: %s", exc)
+        except Exception:  # a bug, ours or a driver's: it must not keep anybody from writing
+            log.exception("what other programs change is not heard")
 
     async def aclose(self) -> None:
         """Stop listening, and forget what was told. Idempotent."""
