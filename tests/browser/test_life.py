@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.browser.view import ViewOnPage
-from tests.cells import SETUP, START, steers
+from tests.cells import SETUP, START, Hold, steers
 
 END = "gate.open()\nresult = await leg"
 API = """
@@ -45,11 +46,23 @@ def test_a_page_that_is_reloaded_shows_the_same_and_works(notebook) -> None:
     assert nb.errors == []
 
 
-def test_a_kernel_that_is_gone_is_said_to_be_gone(notebook, lab) -> None:
-    """The old view stays on the page after a restart; it must not look alive, nor take a steer that nobody gets."""
-    nb, view = live_leg(notebook)
-    view.box.press_sequentially("half a thought")
+def restarts(nb) -> None:
     nb.restart_kernel()
+
+
+def dies(nb) -> None:
+    """JupyterLab sees that a kernel is dead, says so in a dialog, and starts another one."""
+    nb.run_cell(3, wait=False)
+    nb.page.get_by_role("dialog").get_by_role("button", name="Ok").click()
+    nb.wait_ready()
+
+
+@pytest.mark.parametrize("ends", [restarts, dies])
+def test_a_kernel_that_is_gone_is_said_to_be_gone(notebook, lab, ends) -> None:
+    """The old view stays on the page after a restart; it must not look alive, nor take a steer that nobody gets."""
+    nb, view = live_leg(notebook, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    view.box.press_sequentially("half a thought")
+    ends(nb)
     expect(view.root).to_contain_text("The kernel of this view is gone")
     view.wait_status("running when last heard")
     expect(view.send).to_be_disabled()
@@ -60,11 +73,12 @@ def test_a_kernel_that_is_gone_is_said_to_be_gone(notebook, lab) -> None:
     nb.run_cell(1)
     view.wait_in_turn()
     expect(view.root).not_to_contain_text("is gone")
-    view.steer("to the new kernel")
+    said = f"to the new kernel after it {ends.__name__}"
+    view.steer(said)
     view.wait_chip("queued")
     nb.run_cell(2)
     view.wait_chip("applied")
-    assert len(steers(lab.database, "to the new kernel")) == 1
+    assert len(steers(lab.database, said)) == 1
 
 
 def test_two_displays_of_a_leg_are_one_view_and_one_click_is_one_steer(notebook, lab) -> None:
@@ -153,3 +167,21 @@ def test_stop_takes_two_presses_and_says_what_becomes_of_what_is_queued(notebook
     view.wait_chip("not delivered")
     nb.run_cell(3)
     assert nb.text(3) == "'cancelled'"
+
+
+def test_whoever_types_while_the_leg_ends_goes_on_typing_in_the_box(notebook, tmp_path) -> None:
+    """The end of a leg draws its view anew. The keys must not go to JupyterLab, where dd deletes a cell."""
+    hold = Hold(tmp_path / "hold")
+    nb, view = live_leg(
+        notebook,
+        f"import threading\nthreading.Thread(target=lambda: ({hold.blocks}, gate.open()), daemon=True).start()",
+    )
+    nb.run_cell(3)
+    cells = nb.page.locator(".jp-Notebook .jp-Cell").count()
+    view.box.press_sequentially("half a")
+    hold.let_go()
+    view.wait_status("completed")
+    expect(view.box).to_be_focused()
+    nb.page.keyboard.type("dd thought")
+    assert view.box.input_value() == "half add thought"
+    assert nb.page.locator(".jp-Notebook .jp-Cell").count() == cells

@@ -6,14 +6,15 @@
 
 /** @typedef {{n: number, intent: string, label: string, message: any, at: number, status: "sent"|"ok"|"refused",
  *   sentence: string, control: string|null, doneAt: number}} Sent */
-/** @typedef {{draft: string, next: number, sent: Sent[], notes: string[], listeners: Set<() => void>}} Desk */
+/** @typedef {{draft: string, next: number, sent: Sent[], notes: string[], listeners: Set<() => void>,
+ *   typing: any}} Desk  typing: the box that has the keyboard, in whichever display */
 
 const KEEP_OK_MS = 8000, KEEP_NOTES = 5;
 
 /** @param {number} base where this page's numbers begin: random, so that the answers of two pages never meet
  * @returns {Desk} */
 export function newDesk(base) {
-  return { draft: "", next: base, sent: [], notes: [], listeners: new Set() };
+  return { draft: "", next: base, sent: [], notes: [], listeners: new Set(), typing: null };
 }
 
 /** Note a message and return it with its number. @param {Desk} desk @param {any} message @param {string} label

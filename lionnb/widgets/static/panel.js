@@ -37,6 +37,9 @@ export class Panel {
       desk.draft = this.box.value;
       this.drawOut(Date.now()); // "edit again" is offered while the box holds something else
     });
+    this.box.addEventListener("focus", () => { desk.typing = this.box; });
+    // Later, for then it shows whether the person left the box or the page took it away.
+    this.box.addEventListener("blur", () => setTimeout(() => { if (this.box.isConnected && desk.typing === this.box) desk.typing = null; }));
     this.box.addEventListener("keydown", (/** @type {KeyboardEvent} */ e) => {
       if (e.key !== "Enter" || !(e.ctrlKey || e.metaKey) || e.isComposing) return;
       e.preventDefault();
@@ -63,6 +66,14 @@ export class Panel {
     this.gone = false; // whether there is a kernel to send to
     this.armedAt = 0;
     this.outDrawn = "";
+  }
+
+  /* The end of a leg draws its view anew. Whoever was typing goes on here: elsewhere the keys are JupyterLab's commands. */
+  takeOver() {
+    const old = this.desk.typing;
+    if (!old || old.isConnected || !this.box.isConnected) return;
+    this.box.focus({ preventScroll: true });
+    this.box.setSelectionRange(old.selectionStart, old.selectionEnd);
   }
 
   // ---------------------------------------------------------------- what a person does

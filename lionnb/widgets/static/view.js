@@ -73,7 +73,10 @@ class Display {
     this.model.on("change:snapshot", this.onSnapshot);
     this.desk.listeners.add(this.onDesk);
     this.timer = setInterval(() => this.tick(), TICK_MS);
-    this.resized = new ResizeObserver(() => this.timeline.redraw());
+    this.resized = new ResizeObserver(() => { // the first time, it has just come onto the page
+      this.panel?.takeOver();
+      this.timeline.redraw();
+    });
     this.resized.observe(this.root);
     this.themed = new MutationObserver(() => this.timeline.redraw()); // a canvas does not follow the theme by itself
     for (const el of [document.documentElement, document.body]) this.themed.observe(el, { attributes: true });
