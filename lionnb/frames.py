@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lionnb.branch import Branch
 from lionnb.columns import ControlRow, LegRow, controls_frame, legs_frame, turns_frame
-from lionnb.errors import StoreError, UnknownIdError
+from lionnb.errors import StoreError
 from lionnb.legs import Leg
 from lionnb.legs import legs as kernel_legs
 from lionnb.records import SessionRecord, fate_of
@@ -52,7 +52,7 @@ def _sessions(source: Leg | Store | str | None) -> list[tuple[Store, SessionReco
         store = default_store()
         found = [s for s in _ask(store, lambda core: core.list_sessions()) if source in (s.run_id, s.id)]
         if not found:
-            raise UnknownIdError(source)
+            found = [_ask(store, lambda core: core.find(source, acts=False)).session]
         return [(store, s) for s in found]
     else:
         wanted = [(leg.store, [leg.session_id]) for leg in kernel_legs()]
@@ -77,11 +77,13 @@ def controls(source: Leg | Store | str | None = None) -> pd.DataFrame:
     """What became of every control: one row each, in the order in which they were queued.
 
     Args:
-        source: A leg, a run id, a store (all its runs), or ``None`` (this kernel's legs).
+        source: A leg, an id of a run, control or Branch (its beginning will do), a store (all its runs), or ``None``
+            (this kernel's legs).
 
     Raises:
         StoreError: The store could not be read.
-        UnknownIdError: No run has this id.
+        UnknownIdError: Nothing has this id.
+        AmbiguousIdError: Several have.
     """
     rows: list[ControlRow] = []
     for store, session, view in _views(source):

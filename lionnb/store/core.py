@@ -7,6 +7,7 @@ from typing import Any
 
 from lionnb.records import FeedEvent, TurnRecord
 from lionnb.store import statements as sql
+from lionnb.store.address import Addresses
 from lionnb.store.controls import Controls
 from lionnb.store.engine import make_engine, prepare
 from lionnb.store.faults import is_database_error, translate
@@ -19,7 +20,7 @@ from lionnb.store.watch import Watchers
 __all__ = ("StoreCore",)
 
 
-class StoreCore(Controls):
+class StoreCore(Controls, Addresses):
     """Every operation of the store, as coroutines of one loop. Applications reach it through `Store`."""
 
     @classmethod

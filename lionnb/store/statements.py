@@ -253,6 +253,25 @@ HEARTBEAT: Final = (
     .returning(s.id)
 )
 
+# ---- addresses
+
+
+def _beginning(column: Any) -> sa.Select[Any]:
+    # Not LIKE: it has wildcards, and on SQLite it takes "A" for "a".
+    begins = sa.func.substr(column, 1, typed("size", sa.Integer)) == b("given")
+    # An id that is given in full comes first, so that a limit never hides it.
+    first = sa.func.length(column)
+    return sa.select(column).where(begins).group_by(column).order_by(first, column).limit(typed("most", sa.Integer))
+
+
+# By the space's name. No row: nothing there begins like this.
+BEGINNING: Final[Mapping[str, sa.Select[Any]]] = {
+    "session": _beginning(s.id),
+    "run": _beginning(s.run_id).where(s.run_id != ""),
+    "control": _beginning(c.id),
+    "branch": _beginning(s.branch_id),
+}
+
 # ---- what happened
 
 _KEEP: Final = {"seq", "row_key", "queued_at"}
