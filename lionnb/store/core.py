@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from lionnb.records import FeedEvent, TurnRecord
@@ -11,6 +12,7 @@ from lionnb.store.address import Addresses
 from lionnb.store.controls import Controls
 from lionnb.store.engine import make_engine, prepare
 from lionnb.store.faults import is_database_error, translate
+from lionnb.store.filesystem import check_folder
 from lionnb.store.location import Location
 from lionnb.store.schema import signals
 from lionnb.store.transact import Tx, reads, writes
@@ -34,8 +36,10 @@ class StoreCore(Controls, Addresses):
 
         Raises:
             StoreVersionError: It is somebody else's, or a newer lionnb's; it is unchanged.
-            StoreError: It cannot be opened.
+            StoreError: It cannot be opened, or its file system hangs.
         """
+        if where.kind == "file":
+            await check_folder(Path(where.address).parent)
         try:
             engine = make_engine(where, wait_s=wait_s)
             try:
