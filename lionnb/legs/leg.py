@@ -512,18 +512,23 @@ class Leg:
             self._note = str(failure)
             log.warning("%s", failure)  # a leg that nobody awaits must not fail in silence
         self._phase = step(self._phase, LegPhase.ENDED)
-        self._steering.run_ended()
-        if self._end_future is None:
-            self._unwatch()
-        else:
-            self._end_future.add_done_callback(lambda _: self._unwatch())
-        self._say()
+        try:
+            self._steering.run_ended()
+            if self._end_future is None:
+                self._unwatch()
+            else:
+                self._end_future.add_done_callback(lambda _: self._unwatch())
+            self._say()
+        finally:  # whoever awaits it is told, whatever telling the others has met
+            self._publish(failure)
+        self._tell_published()
+
+    def _publish(self, failure: LegFailedError | None) -> None:
         if failure is not None:
             self._done.set_exception(failure)
-        else:
-            value = next((t.value for t in reversed(self._turns) if t.end is TurnEnd.RETURNED), None)
-            self._done.set_result(LegResult(self.run_id, self._status, value, self.turns, self.usage, self._note))
-        self._tell_published()
+            return
+        value = next((t.value for t in reversed(self._turns) if t.end is TurnEnd.RETURNED), None)
+        self._done.set_result(LegResult(self.run_id, self._status, value, self.turns, self.usage, self._note))
 
     def _failure(self, ending: _Ending) -> LegFailedError | None:
         if ending.status is not RunStatus.FAILED:

@@ -97,6 +97,7 @@ class Steering:
         self._book = _Book()
         self._open: dict[str, ControlRecord] = {}  # rows of the run, anybody's, that can still change
         self._ended = False
+        self._asked: concurrent.futures.Future[int] | None = None
 
     @property
     def receipts(self) -> tuple[Receipt, ...]:
@@ -191,7 +192,9 @@ class Steering:
 
     def beat(self) -> None:
         """Say how many steers are queued, as the database knows them: other programs' too (ADR-0108)."""
-        future = self._ledger.submit(lambda core: core.pending_count(self._session_id))
+        if self._asked is not None and not self._asked.done():
+            return  # a slow store is asked once, not once a beat
+        self._asked = future = self._ledger.submit(lambda core: core.pending_count(self._session_id))
         future.add_done_callback(lambda done: hand_over(self._loop, lambda: self._say_beat(done)))
 
     def _say_beat(self, done: concurrent.futures.Future[int]) -> None:
