@@ -16,11 +16,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lionnb import frames, testing
+    from lionnb import errors, frames, testing
     from lionnb.branch import Branch, after_turn, wrap
     from lionnb.history import mend
-    from lionnb.legs import Leg, LegResult, Receipt, legs, start_leg
+    from lionnb.legs import Leg, LegResult, Receipt, legs, resolve, start_leg, withdraw
     from lionnb.session import Session, wrap_session
+    from lionnb.store import default_store
 
 __version__ = "0.1.0"
 
@@ -31,16 +32,20 @@ __all__ = (
     "Receipt",
     "Session",
     "after_turn",
+    "default_store",
+    "errors",
     "frames",
     "legs",
     "mend",
+    "resolve",
     "start_leg",
     "testing",
+    "withdraw",
     "wrap",
     "wrap_session",
 )
 
-_MODULES = frozenset({"frames", "testing"})
+_MODULES = frozenset({"errors", "frames", "testing"})
 _HOME = {
     "Branch": "branch",
     "Leg": "legs",
@@ -48,9 +53,12 @@ _HOME = {
     "Receipt": "legs",
     "Session": "session",
     "after_turn": "branch",
+    "default_store": "store",
     "legs": "legs",
     "mend": "history",
+    "resolve": "legs",
     "start_leg": "legs",
+    "withdraw": "legs",
     "wrap": "branch",
     "wrap_session": "session",
 }
@@ -67,4 +75,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

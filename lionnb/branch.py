@@ -191,9 +191,12 @@ class Branch(Operations, StockBranch):
         that no poll point took before the turn ended is logged as *not consumed*. It is never kept for a later turn.
 
         Args:
-            directive: CONTINUE, BREAK or CANCEL.
+            directive: A `LoopDirective` of ``lionagi.session.control``, or its value: "continue", "break", "cancel".
             reason: A note for the log.
             turn_id: The turn it is meant for; ``None`` means whichever is active.
+
+        Raises:
+            ValueError: No such directive.
 
         Returns:
             ``False`` when no turn is active, it is finalizing, or it is another one.
@@ -202,7 +205,7 @@ class Branch(Operations, StockBranch):
         """
         if turn_id is not None and not isinstance(turn_id, UUID):
             return False  # an empty string, say: an explicit value that names no turn never widens to "any"
-        control = LoopControl(directive, reason)
+        control = LoopControl(LoopDirective(directive), reason)
         stored = self._turns.control(lambda: control, turn_id)
         self._turns.tell_home(self._log_control, control, "stored" if stored else "refused")
         return stored

@@ -42,7 +42,7 @@ def _ask(store: Store, work: Callable[[StoreCore], Coroutine[Any, Any, T]]) -> T
         ) from None
 
 
-def _sessions(source: Leg | Store | str | None) -> list[tuple[Store, SessionRecord]]:
+def _sessions(source: Branch | Leg | Store | str | None) -> list[tuple[Store, SessionRecord]]:
     """The runs that *source* means, each with the store it is in."""
     if isinstance(source, Leg):
         wanted = [(source.store, [source.session_id])]
@@ -54,8 +54,13 @@ def _sessions(source: Leg | Store | str | None) -> list[tuple[Store, SessionReco
         if not found:
             found = [_ask(store, lambda core: core.find(source, acts=False)).session]
         return [(store, s) for s in found]
-    else:
+    elif isinstance(source, Branch):
+        wanted = [(leg.store, [leg.session_id]) for leg in kernel_legs() if leg.branch is source]
+    elif source is None:
         wanted = [(leg.store, [leg.session_id]) for leg in kernel_legs()]
+    else:
+        what = type(source).__name__
+        raise TypeError(f"a table is made of a Branch, a leg, an id, a store, or nothing; not of {what}.")
     return [
         (store, s)
         for store, ids in wanted
@@ -63,7 +68,7 @@ def _sessions(source: Leg | Store | str | None) -> list[tuple[Store, SessionReco
     ]
 
 
-def _views(source: Leg | Store | str | None) -> list[tuple[Store, SessionRecord, RunView]]:
+def _views(source: Branch | Leg | Store | str | None) -> list[tuple[Store, SessionRecord, RunView]]:
     """The runs that *source* means, each with what is true of it now."""
     seen: list[tuple[Store, SessionRecord, RunView]] = []
     for store, found in itertools.groupby(_sessions(source), key=lambda pair: pair[0]):
@@ -73,17 +78,18 @@ def _views(source: Leg | Store | str | None) -> list[tuple[Store, SessionRecord,
     return seen
 
 
-def controls(source: Leg | Store | str | None = None) -> pd.DataFrame:
+def controls(source: Branch | Leg | Store | str | None = None) -> pd.DataFrame:
     """What became of every control: one row each, in the order in which they were queued.
 
     Args:
-        source: A leg, an id of a run, control or Branch (its beginning will do), a store (all its runs), or ``None``
-            (this kernel's legs).
+        source: A leg, a Branch (this kernel's legs on it), an id of a run, control or Branch (its beginning will do), a
+            store (all its runs: `lionnb.default_store()`), or ``None`` (this kernel's legs).
 
     Raises:
         StoreError: The store could not be read.
         UnknownIdError: Nothing has this id.
         AmbiguousIdError: Several have.
+        TypeError: Something else was given.
     """
     rows: list[ControlRow] = []
     for store, session, view in _views(source):
@@ -109,8 +115,6 @@ def turns(source: Branch | Leg | Store | str | None = None) -> pd.DataFrame:
         return turns_frame(source.turns.records())
     if isinstance(source, Leg):
         return turns_frame([t for t in source.branch.turns.records() if t.session_id == source.session_id])
-    if source is not None and not isinstance(source, Store | str):
-        raise TypeError(f"frames.turns() takes a Branch, a leg, a store or a run id, not {type(source).__name__}.")
     return turns_frame(
         [
             t
@@ -120,7 +124,7 @@ def turns(source: Branch | Leg | Store | str | None = None) -> pd.DataFrame:
     )
 
 
-def legs(source: Leg | Store | str | None = None) -> pd.DataFrame:
+def legs(source: Branch | Leg | Store | str | None = None) -> pd.DataFrame:
     """The runs: one row each. Arguments as `controls`.
 
     A run whose process is proven gone reads *lost*, recorded or not; ``leg`` says what is known of a running one.

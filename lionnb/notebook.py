@@ -21,7 +21,10 @@ from lionnb.branch import Branch
 from lionnb.errors import LionnbError
 from lionnb.legs import Leg, Receipt
 from lionnb.legs.leg import who
-from lionnb.widgets import TurnView
+from lionnb.turns import TurnLog
+from lionnb.widgets import TurnView, twin
+from lionnb.widgets.state import fresh, reduce
+from lionnb.widgets.wire import encode
 
 __all__ = ("mimebundle", "show", "view_of")
 
@@ -69,8 +72,16 @@ def show(shown: Branch | Leg) -> None:
         entry.handles.append(handle)
 
 
-def mimebundle(shown: Branch | Leg, include: Any = None, exclude: Any = None) -> Any:
-    """The mime bundle of the view; for front ends that ask for it instead of letting the object display itself."""
+def mimebundle(shown: Branch | Leg | TurnLog, include: Any = None, exclude: Any = None) -> Any:
+    """The mime bundle of the view; for front ends that ask for it instead of letting the object display itself.
+
+    A turn log is shown as it stands: a static picture of its lanes, and the transcript.
+    """
+    if isinstance(shown, TurnLog):
+        state = fresh(uid="", title="turns", can_steer=False, beats=False, limits={"entries": 2_000, "signals": 10_000})
+        for event in shown.events():
+            reduce(state, encode(event))
+        return {"text/html": twin.html(state), "text/plain": repr(shown)}
     return view_of(shown)._repr_mimebundle_(include=include, exclude=exclude)  # IPython's protocol
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import lionnb
 from lionnb import frames
-from lionnb.errors import UnknownIdError
+from lionnb.errors import ResolveRefusedError, UnknownIdError
 from lionnb.records import SessionSpec
 from lionnb.store.lease import identity
 from lionnb.store.store import default_store
@@ -63,10 +63,42 @@ def test_an_unknown_run_is_named():
         frames.controls("nobody")
 
 
-def test_turns_of_something_else_are_refused():
-    """A sentence, not an attribute error."""
-    with pytest.raises(TypeError, match=r"frames\.turns\(\) takes"):
-        frames.turns(42)
+@pytest.mark.parametrize("make", [frames.controls, frames.turns, frames.legs])
+def test_something_else_is_refused_instead_of_an_empty_table(make):
+    """An empty table would look like an answer."""
+    with pytest.raises(TypeError, match="a table is made of a Branch, a leg"):
+        make(42)
+
+
+async def test_controls_of_a_branch_are_those_of_its_legs(road):
+    """The natural guess works: this kernel's legs on that Branch, and no other's."""
+    leg = await steered(road)
+    assert frames.controls(leg.branch).equals(frames.controls(leg))
+    assert frames.controls(lionnb.Branch(chat_model=road.model(["x"]))).empty
+
+
+async def test_a_person_withdraws_and_resolves_by_name_and_a_turn_cannot(road):
+    """The row says who; a call from inside a turn is refused and changes nothing."""
+    gate, refused = lionnb.testing.Gate(), []
+    branch = lionnb.Branch(chat_model=road.model(["one", "two"], gate=gate))
+
+    def meddle(event):
+        if event.kind == "text" and not refused:  # told inside the turn
+            with pytest.raises(ResolveRefusedError, match="from inside a turn") as caught:
+                lionnb.withdraw(receipts[0].control_id, by="a tool")
+            refused.append(caught.value.reason)
+
+    leg = lionnb.start_leg(branch, "Survey X")
+    receipts = [leg.steer("first"), leg.steer("second")]
+    branch.turns.listen(meddle)
+    await gate.reached()
+    assert lionnb.withdraw(receipts[1].control_id, by="Ada").closed_by == "Ada"
+    with pytest.raises(ResolveRefusedError, match="not") as caught:
+        lionnb.resolve(receipts[0].control_id, "applied", by="Ada")
+    assert caught.value.reason == "not_claimed"
+    gate.open()
+    await leg
+    assert frames.controls(leg)["fate"].tolist() == ["applied", "withdrawn"] and refused == ["turn"]
 
 
 def registered(*runs: SessionSpec) -> None:

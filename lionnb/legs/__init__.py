@@ -4,11 +4,12 @@ import sys
 from types import ModuleType
 
 from lionnb.legs.leg import Leg
+from lionnb.legs.persons import resolve, withdraw
 from lionnb.legs.receipt import Receipt
 from lionnb.legs.registry import legs, start_leg
 from lionnb.legs.result import LegResult, LegTurn
 
-__all__ = ("Leg", "LegResult", "LegTurn", "Receipt", "legs", "start_leg")
+__all__ = ("Leg", "LegResult", "LegTurn", "Receipt", "legs", "resolve", "start_leg", "withdraw")
 
 
 class _Package(ModuleType):

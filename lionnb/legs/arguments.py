@@ -32,6 +32,8 @@ def check_arguments(branch: Branch, instruction: Any, op: str, arguments: dict[s
         ValueError: Unknown ``op``, no instruction, or ``run`` on a model that does not stream like a command line.
         TypeError: An argument that the operation does not take, or that the leg gives itself.
     """
+    if isinstance(instruction, bool | int | float | bytes):
+        raise TypeError(f"the instruction is a text (or lionagi's Instruct or Instruction), not {instruction!r:.80}.")
     if op not in OPERATIONS:
         raise ValueError(f"op={op!r}: a leg runs {', '.join(OPERATIONS)}.")
     if instruction is None or (isinstance(instruction, str) and not instruction.strip()):
@@ -47,6 +49,8 @@ def check_arguments(branch: Branch, instruction: Any, op: str, arguments: dict[s
         )
     parameters = inspect.signature(getattr(branch, op)).parameters
     known = {name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    if "timeout" in arguments and op != "run":  # lionagi hands it to the provider, and nobody would be told
+        raise TypeError("timeout: did you mean 'timeout_s', the seconds for the whole leg?")
     unknown = set(arguments) - known - _UNLISTED - _of_provider(model)
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         raise TypeError(f"{op} takes no argument {sorted(unknown)[0]!r}.")

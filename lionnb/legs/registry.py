@@ -93,6 +93,11 @@ def start_leg(
         raise ValueError(f'on_existing={on_existing!r}: say "refuse", "attach", "stop" or "queue".')
     budget = Budget(timeout_s, max_turns, max_tokens)
     beat = seconds_limit("heartbeat_s", heartbeat_s)
+    for what, value in (("name", name), ("by", by)):
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{what} is a text or None, not {type(value).__name__}.")
+    if store is not None and not isinstance(store, Store):
+        raise TypeError(f"store is a lionnb.store.Store or None (this process's), not {type(store).__name__}.")
     branch = wrap(branch)
     check_arguments(branch, instruction, op, arguments)
     store = store if store is not None else default_store()

@@ -38,3 +38,10 @@ class LegResult:
     turns: tuple[LegTurn, ...]
     usage: Usage
     note: str | None = None
+
+    def __repr__(self) -> str:
+        tokens = self.usage.total_tokens
+        used = "tokens unknown" if tokens is None else f"{tokens} tokens"
+        said = f", {self.note}" if self.note else ""
+        head = f"leg {self.run_id}: {self.status.value}, {len(self.turns)} turn(s), {used}{said}"
+        return f"<result of {head}: {self.value!r:.300}>"

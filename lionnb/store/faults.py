@@ -30,7 +30,7 @@ CANNOT_OPEN: Final = (
     "place that you can write."
 )
 NOT_A_DATABASE: Final = (
-    "the file that LIONNB_DB or the argument names is not a database. It was left as it is: name another file."
+    "what LIONNB_DB or the argument names is not a database file. It was left as it is: name another file."
 )
 CORRUPT: Final = (
     "the control database is damaged, so nothing was written. Move the file away (a new one is made) and keep it: "
@@ -91,6 +91,8 @@ _POSTGRES: Final = (  # by SQLSTATE; the first prefix that fits
 )
 _ERRNO: Final = {
     errno.EACCES: CANNOT_OPEN,
+    errno.ENOENT: CANNOT_OPEN,
+    errno.EEXIST: CANNOT_OPEN,  # a file stands where a folder is needed
     errno.EPERM: CANNOT_OPEN,
     errno.EROFS: READ_ONLY,
     errno.ENOSPC: FULL,

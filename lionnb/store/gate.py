@@ -49,8 +49,8 @@ def refuse_session(session: SessionRecord | None, session_id: str, verb: str) ->
     run = session.run_id or session.id
     if session.terminal:
         return "ended", (
-            f"run {run} has ended ({session.status.value}), so nothing can land in it any more: resume it, or start "
-            "another leg on its Branch."
+            f"run {run} has ended ({session.status.value}), so nothing can land in it any more: start another leg on "
+            "its Branch, which still has the whole history."
         )
     if session.kind not in {kind for kinds in CONSUMERS.values() for kind in kinds}:
         return "kind", f"run {run} is of kind {session.kind!r}, and nothing in such a run reads controls."

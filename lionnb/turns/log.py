@@ -12,6 +12,7 @@ import time
 from collections import deque
 from typing import Any
 
+from lionnb._display import mimebundle
 from lionnb.feed import MAX_EVENTS, Feed
 from lionnb.records import TurnOutcome, TurnRecord, Usage
 
@@ -96,6 +97,15 @@ class TurnLog(Feed):
     def last(self) -> TurnRow | None:
         """The newest row; ``None`` before the first entry."""
         return self._rows[-1] if self._rows else None
+
+    def __repr__(self) -> str:
+        kept = self.records()
+        out = f", {self.dropped_turns} older ones forgotten" if self.dropped_turns else ""
+        lines = [f"  {(t.turn_id or 'no turn ')[:8]} {t.operation}: {t.outcome.value}" for t in kept[-10:]]
+        return "\n".join([f"<turn log: {len(kept)} rows{out}>", *lines])
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        return mimebundle(self, include, exclude)
 
     def enter(self, row: TurnRow) -> None:
         """A contender arrived."""
