@@ -26,10 +26,11 @@ import lionnb
 from lionnb.errors import LegFailedError, ResolveRefusedError
 from lionnb.records import ControlState, SessionSpec
 from lionnb.store import Store
-from lionnb.testing import scripted_model
+from lionnb.store.lease import identity
+from lionnb.testing import Gate, Reply, scripted_model
 from tests.protocol.book import Book
 
-__all__ = ("STEER", "act", "leg", "operator", "taker")
+__all__ = ("STEER", "act")
 
 STEER = re.compile(r"\bsteer-[0-9a-z]+-\d+\b")  # the id of a steer is in its text
 WORDS = {"turn_id": "t", "turn_outcome": "completed", "in_history": True}
@@ -72,8 +73,7 @@ def act(what: str, url: str, folder: Path, name: str, seed: int, fuse: int | Non
     os.dup2(said, sys.stderr.fileno())
     book, burning = Book(folder, name), Fuse(fuse)
     store = FusedStore(url, burning)
-    plays: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {"leg": leg, "operator": operator, "taker": taker}
-    asyncio.run(plays[what](store, book, burning, random.Random(seed), *how))
+    asyncio.run(PLAYS[what](store, book, burning, random.Random(seed), *how))
     store.close()
     book.write("closed")
 
@@ -173,7 +173,7 @@ async def _resolve(store: Store, book: Book, dice: random.Random, run: str) -> N
 async def taker(store: Store, book: Book, fuse: Fuse, dice: random.Random, run: str, dead_leg: str | None) -> None:
     """Resumes a run whose leg is dead, hands over what is pending, and ends it when nothing is left."""
     mine = f"leg-{uuid.uuid4().hex[:12]}"
-    spec = SessionSpec(id=run, run_id="20261130T101010-abcdef", branch_id="b", leg=mine, created_at=0.0)
+    spec = SessionSpec(id=run, run_id="20261130T101010-abcdef", branch_id="b", leg=mine, created_at=0.0, **identity())
     taken = await store.run(lambda core: core.resume_session(spec, dead_leg=dead_leg, now=time.time()))
     assert taken is not None, "a run whose leg is dead could not be resumed"
     book.write("runs", run=run, leg=mine)
@@ -194,3 +194,55 @@ async def taker(store: Store, book: Book, fuse: Fuse, dice: random.Random, run: 
         if ended.ended:
             book.write("ended", run=run, status="completed")
             return
+
+
+async def reaper(store: Store, book: Book, fuse: Fuse, dice: random.Random) -> None:
+    """Records as lost the runs of legs that are proven dead, while others live. It must never take one for dead."""
+    for _ in range(40):
+        await store.run(lambda core: core.reap(time.time(), "chaos"))
+        await asyncio.sleep(dice.uniform(0, 0.05))
+
+
+# --- a crowd, in which nobody dies ----------------------------------------------------------------------------------
+
+
+async def steady(store: Store, book: Book, fuse: Fuse, dice: random.Random, folder: Path, crew: int) -> None:
+    """A leg whose first turn lasts until the crew has sent its first half."""
+
+    def reply(payload: dict[str, Any]) -> str:
+        for cid in STEER.findall(str(payload["messages"][-1]["content"])):
+            book.write("asked", id=cid, fails=False)
+        return "understood"
+
+    gate = Gate()
+    branch = lionnb.Branch(chat_model=scripted_model([Reply("begun", gate=gate), reply]))
+    live = lionnb.start_leg(branch, "Survey X", store=store, by="ana", name="crowd")
+    book.write("runs", run=live.session_id, leg=live._token)
+    while len([*folder.glob("*.half")]) < crew:
+        await asyncio.sleep(0.02)
+    gate.open()
+    await live
+    for cid in {cid for message in branch.messages for cid in message.metadata.get("lionnb_controls", ())}:
+        book.write("history", id=cid)
+    book.write("ended", run=live.session_id, status=live.status.value)
+
+
+async def steersman(store: Store, book: Book, fuse: Fuse, dice: random.Random, folder: Path, legs: int) -> None:
+    """One of the crew: steers all legs in turn, first while they work, then while they carry what was sent."""
+    runs: list[Any] = []
+    while len(runs) < legs:
+        runs = await store.run(lambda core: core.list_sessions(name="crowd"))
+        await asyncio.sleep(0.02)
+    mine = uuid.uuid4().hex[:8]
+    for n in range(4 * legs):
+        from_ = time.monotonic()
+        await _send(store, book, fuse, f"steer-{mine}-{n}", runs[n % legs].id)
+        book.write("took", ms=1000 * (time.monotonic() - from_))
+        await asyncio.sleep(dice.uniform(0, 0.04))
+        if n == 2 * legs - 1:
+            (folder / f"{mine}.half").touch()
+
+
+PLAYS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
+    play.__name__: play for play in (leg, operator, reaper, steady, steersman, taker)
+}

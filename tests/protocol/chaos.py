@@ -3,9 +3,9 @@
     python -m tests.protocol.chaos --kills 10000                    # both databases; an hour or two
     python -m tests.protocol.chaos --kills 500 --database sqlite --seed 7
 
-A round: three legs (`lionnb.start_leg` on scripted models) and two operators share one database until all of them are
-dead or done. What the dead left running is taken over, or recorded as lost and resumed, by processes that may be killed
-as well. Then the database must be whole, and every record true (`tests.protocol.judge`).
+A round: three legs (`lionnb.start_leg` on scripted models), two operators and sometimes a reaper share one database until
+all of them are dead or done. What the dead left running is taken over, or recorded as lost and resumed, by processes
+that may be killed as well. Then the database must be whole, and every record true (`tests.protocol.judge`).
 """
 
 from __future__ import annotations
@@ -67,32 +67,37 @@ class Chaos:
             made.start("leg", name)
         for _ in range(2):
             made.start("operator", name, 25)
+        if self._dice.random() < 0.5:
+            made.start("reaper")
         made.wait()
         evidence = Evidence.of(read_books(made.folder))
         found = judge_ends(evidence, self._sessions(name))
-        self._bury(made, name)
+        found += self._bury(made, name)
         found += [*made.failures(), *self.whole_and_true(name)]
         self.count.update(rounds=1, kills=made.kills)
         self.count.update(f"{word}s killed" for word in made.killed())
         return [f"seed {self._seed}, {name} in {made.folder}: {sentence}" for sentence in found]
 
-    def _bury(self, made: Round, name: str) -> None:
-        """What the dead left running goes on in other hands, some of which die, too; or is lost, and may be resumed."""
+    def _bury(self, made: Round, name: str) -> list[str]:
+        """What the dead left running goes on in other hands, some of which die, too; or it is lost, and resumed or not.
+
+        Gives what is wrong with that: every leg is dead by now, and must be known to be.
+        """
         for attempt in range(5):
             left = [run for run in self._sessions(name).values() if not run.terminal]
-            for run in left:
-                leg = str(run.leg)
-                if self._dice.random() < 0.3:
-                    self._ask(
-                        lambda core, run=run.id, leg=leg: core.mark_lost(run, leg, "killed", "chaos", time.time())
-                    )
-                    if self._dice.random() < 0.5:
-                        continue
-                    leg = ""
-                made.start("taker", run.id, leg or None, mortal=attempt < 3)
-            made.wait()
             if not left:
-                return
+                return []
+            reaped = set()
+            if self._dice.random() < 0.4:
+                found = self._ask(lambda core: core.reap(time.time(), "chaos"))
+                reaped = {done.session.id for done in found}
+                if reaped != {run.id for run in left}:
+                    return [f"{run.id}: its process is dead, and was not found dead" for run in left]
+            for run in left:
+                if run.id not in reaped or self._dice.random() < 0.5:
+                    made.start("taker", run.id, None if run.id in reaped else run.leg, mortal=attempt < 3)
+            made.wait()
+        return ["takers that nobody kills did not end what they took"]
 
     # ------------------------------------------------------------------ the database
     def whole_and_true(self, name: str | None = None) -> list[str]:

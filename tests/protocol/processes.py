@@ -22,6 +22,7 @@ __all__ = ("Round",)
 
 LIMIT_S = 60.0  # a process that lives longer hangs
 KILLED = -signal.SIGKILL
+POINTS = {"taker": 25}  # how many points of its fuse an actor passes, more or less
 
 
 def _forks() -> Any:
@@ -76,13 +77,13 @@ class Round:
     _running: list[_Running] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.folder.mkdir()
+        self.folder.mkdir(parents=True)
 
     def start(self, what: str, *how: Any, mortal: bool = True) -> None:
         """Start an actor; a mortal one is mostly killed: at one of its own points, or from outside at some moment."""
         name = f"{what}-{len(self.exits) + len(self._running)}"
         fate = self.dice.random() if mortal else 1.0
-        fuse = self.dice.randint(1, 120) if fate < 0.45 else None
+        fuse = self.dice.randint(1, POINTS.get(what, 120)) if fate < 0.45 else None
         kill_after_s = self.dice.uniform(0.0, 0.9) if 0.45 <= fate < 0.9 else None
         args = (what, self.url, self.folder, name, self.dice.getrandbits(32), fuse, *how)
         self._running.append(_Running(name, _forks().Process(target=act, args=args, name=name), kill_after_s))
