@@ -80,8 +80,8 @@ MOUNTS = """\
 proc /proc proc rw 0 0
 /dev/vda / ext4 rw 0 0
 server:/home /home nfs4 rw 0 0
-/dev/vdb /home/local xfs rw 0 0
-tmpfs /home/with\\040space tmpfs rw 0 0
+/dev/vdb /mnt/local xfs rw 0 0
+tmpfs /mnt/with\\040space tmpfs rw 0 0
 server:/a /over nfs rw 0 0
 /dev/vdc /over ext4 rw 0 0
 broken
@@ -94,11 +94,11 @@ broken
         ("/", "ext4"),
         ("/homely", "ext4"),
         ("/home", "nfs4"),
-        ("/home/ana/.local/share/lionnb", "nfs4"),
-        ("/home/local/x", "xfs"),
-        ("/home/localx", "nfs4"),
-        ("/home/with space/x", "tmpfs"),
-        ("/home/local/../ana", "nfs4"),
+        ("/mnt/ana/.local/share/lionnb", "nfs4"),
+        ("/mnt/local/x", "xfs"),
+        ("/mnt/localx", "nfs4"),
+        ("/mnt/with space/x", "tmpfs"),
+        ("/mnt/local/../ana", "nfs4"),
         ("/over/x", "ext4"),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_path_on_a_network_is_known_without_touching_it(tmp_path, monkeypatch)
     """Following links would hang where the server is gone."""
     (tmp_path / "mounts").write_text(MOUNTS)
     monkeypatch.setattr(os.path, "realpath", lambda path: pytest.fail("touched"))
-    assert file_system_of(Path("/home/ana"), str(tmp_path / "mounts")) == "nfs4"
+    assert file_system_of(Path("/mnt/ana"), str(tmp_path / "mounts")) == "nfs4"
 
 
 def test_without_a_table_of_mounts_the_type_is_unknown(tmp_path):
