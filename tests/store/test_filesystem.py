@@ -79,7 +79,7 @@ async def test_where_nothing_can_be_tried_nothing_is_said(tmp_path, monkeypatch,
 MOUNTS = """\
 proc /proc proc rw 0 0
 /dev/vda / ext4 rw 0 0
-server:/home /home nfs4 rw 0 0
+server:/mnt /mnt nfs4 rw 0 0
 /dev/vdb /mnt/local xfs rw 0 0
 tmpfs /mnt/with\\040space tmpfs rw 0 0
 server:/a /over nfs rw 0 0
@@ -92,8 +92,8 @@ broken
     ("folder", "kind"),
     [
         ("/", "ext4"),
-        ("/homely", "ext4"),
-        ("/home", "nfs4"),
+        ("/mntly", "ext4"),
+        ("/mnt", "nfs4"),
         ("/mnt/ana/.local/share/lionnb", "nfs4"),
         ("/mnt/local/x", "xfs"),
         ("/mnt/localx", "nfs4"),
