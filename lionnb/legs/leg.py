@@ -20,9 +20,7 @@ import logging
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lionnb._display import mimebundle, show
@@ -31,15 +29,14 @@ from lionnb.errors import LegFailedError, SteerRefusedError, TurnDeadlockError
 from lionnb.feed import Feed
 from lionnb.legs.budget import Budget
 from lionnb.legs.drain import STORE_LIMIT_S, Drain
-from lionnb.legs.ledger import Ledger, hand_over, outlast, problem_of, wait_for
+from lionnb.legs.ledger import hand_over, outlast, problem_of, wait_for
 from lionnb.legs.receipt import LANDS, Outlook, Receipt
 from lionnb.legs.result import LegResult, LegTurn
+from lionnb.legs.run import TAKEN, Ending, Run
 from lionnb.legs.states import FOLLOWS, LegPhase, TurnEnd, step
 from lionnb.legs.steering import Steering
 from lionnb.legs.turn import Operation, TurnRun, prompt
-from lionnb.records import RunStatus, SessionRecord, SessionSpec, Usage
-from lionnb.store.lease import identity
-from lionnb.store.results import EndResult
+from lionnb.records import RunStatus, Usage
 from lionnb.turns import context as ctxs
 
 if TYPE_CHECKING:
@@ -52,7 +49,6 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 60.0
 CLAIMS_TRIED = 3  # failed claims, one after the other, after which a leg gives up on what is pending
-TAKEN = "the run was ended or taken over by somebody else"
 
 
 def who() -> str:
@@ -63,20 +59,6 @@ def who() -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # no entry for this uid, as in some containers
         return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
-
-
-def new_run_id(now: float) -> str:
-    """``YYYYMMDDTHHMMSS-hex6`` (UTC). The ``T`` and the ``-`` keep it apart from every hexadecimal id (ADR-0108)."""
-    return time.strftime("%Y%m%dT%H%M%S", time.gmtime(now)) + "-" + uuid.uuid4().hex[:6]
-
-
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    """How a leg ends, and why."""
-
-    status: RunStatus
-    note: str | None = None
-    error: BaseException | None = None  # a fault outside of its turns
 
 
 class Leg:
@@ -96,12 +78,13 @@ class Leg:
         heartbeat_s: float | None,
         after: tuple[Leg, ...],
     ) -> None:
-        self.created_at = time.time()
-        self.branch, self.instruction, self.name, self.op = branch, instruction, name, op
-        self.session_id, self.run_id, self.by = uuid.uuid4().hex, new_run_id(self.created_at), by
+        self.branch, self.instruction, self.name, self.op, self.by = branch, instruction, name, op, by
         self.feed, self.loop = Feed(), asyncio.get_running_loop()
-        self._token = f"leg-{uuid.uuid4().hex[:12]}"
         self._store, self._budget, self._heartbeat_s = store, budget, heartbeat_s
+        if not after:
+            budget.start()
+        self._run = Run(store, budget, name=name, branch_id=str(branch.id), instruction=prompt(instruction), by=by)
+        self.session_id, self.run_id, self.created_at = self._run.session_id, self._run.run_id, self._run.created_at
         self._phase, self._status = LegPhase.WAITING, RunStatus.RUNNING
         self._note: str | None = None
         self._turns: list[LegTurn] = []
@@ -109,47 +92,20 @@ class Leg:
         self._turn: TurnRun | None = None
         self._tasks = OwnedTasks("a leg's turn")
         self._stopping = False
-        self._stands: SessionRecord | None = None  # the run's row, once it is known to have ended
-        self._end_future: concurrent.futures.Future[EndResult] | None = None
         self._done: concurrent.futures.Future[LegResult] = concurrent.futures.Future()
         self._published: list[Callable[[], None]] = []
         self._beat: asyncio.TimerHandle | None = None
-        self._ledger = Ledger(store, self._spec)
-        self._drain = Drain(self._ledger, self.session_id, self._token, budget)
+        ledger = self._run.ledger
+        self._drain = Drain(ledger, self.session_id, self._run.token, budget)
         self._operation = Operation(branch, op, arguments, self.session_id)
-        self._steering = Steering(
-            self._ledger, self.session_id, self.feed, self.loop, self._outlook, lambda: self.turn_id
-        )
+        self._steering = Steering(ledger, self.session_id, self.feed, self.loop, self._outlook, lambda: self.turn_id)
         self._unwatch = store.watch(self.session_id, self._steering.changed)
         # Text as it comes is wanted from the beginning, for a view that is opened later.
         self._quiet_chunks = branch.turns.listen(lambda _: None, chunks=True)
         self._after, self._go = after, self.loop.create_future()
-        if not after:
-            budget.start()
-        # At once, so that a steer in the next line finds its run.
-        self._registering = self._ledger.register()
-        self._still_heart = store.keep_alive(self.session_id, self._token)
         # A leg that is started by a tool, or by the consumer of a stream, is no part of that turn.
         self.task = self.loop.create_task(self._main(), name=f"lionnb-leg-{self.run_id}", context=ctxs.outside())
         self.task.add_done_callback(lambda _: self.bury(RunStatus.CANCELLED, "the leg's task was cancelled"))
-
-    def _spec(self) -> SessionSpec:
-        """The run's row, at the moment it is written (on the control thread)."""
-        started = self._budget.started is not None
-        left = self._budget.left_s if started else None  # a leg that waits for others has no deadline yet
-        return SessionSpec(
-            id=self.session_id,
-            run_id=self.run_id,
-            name=self.name,
-            branch_id=str(self.branch.id),
-            leg=self._token,
-            instruction=prompt(self.instruction)[:2_000],
-            created_at=self.created_at,
-            created_by=self.by,
-            timeout_s=self._budget.timeout_s,
-            deadline_at=None if left is None else time.time() + left,
-            **identity(),
-        )
 
     # ------------------------------------------------------------------ reading
     @property
@@ -345,7 +301,7 @@ class Leg:
     # ------------------------------------------------------------------ the task
     async def _main(self) -> None:
         cancelled: BaseException | None = None
-        ending = _Ending(RunStatus.CANCELLED, "the leg's task was cancelled")
+        ending = Ending(RunStatus.CANCELLED, "the leg's task was cancelled")
         try:
             await self._wait_for_others()
             await self._start()
@@ -356,7 +312,7 @@ class Leg:
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit) as exc:
             cancelled = exc
         except BaseException as exc:
-            ending = _Ending(RunStatus.FAILED, f"{type(exc).__name__}: {exc}", exc)
+            ending = Ending(RunStatus.FAILED, f"{type(exc).__name__}: {exc}", exc)
             log.exception("leg %s failed outside of its turns", self.run_id)
         cancelled = await self._close(ending) or cancelled
         if cancelled is not None:
@@ -380,37 +336,39 @@ class Leg:
         """Let the store write the run's row first; one that does not answer holds no agent up for long."""
         self._to(LegPhase.STARTING)
         self._budget.start()
-        cancelled = await outlast(self._registering, STORE_LIMIT_S)
+        cancelled = await outlast(self._run.registering, STORE_LIMIT_S)
         if cancelled is not None:
             raise cancelled
-        if (problem := problem_of(self._registering)) is not None:
+        if (problem := problem_of(self._run.registering)) is not None:
             log.warning("leg %s runs, but cannot be steered: %s", self.run_id, problem)
             self.feed.event("warning", None, text=f"this leg cannot be steered: {problem}")
         if self._heartbeat_s is not None:
             self._beat = self.loop.call_later(self._heartbeat_s, self._on_beat)
         self._to(LegPhase.BETWEEN)
 
-    async def _work(self) -> _Ending:
+    async def _work(self) -> Ending:
         """Turn after turn, until something says how the leg ends."""
         carry = False
         while True:
             if self._stopping:
-                return _Ending(RunStatus.CANCELLED, "stopped")
+                return Ending(RunStatus.CANCELLED, "stopped")
             if self._budget.expired:  # what is pending is left to the sweep
                 what = "the pending steers could land" if carry else "its first turn could begin"
-                return _Ending(RunStatus.TIMED_OUT, f"the deadline passed before {what}")
+                return Ending(RunStatus.TIMED_OUT, f"the deadline passed before {what}")
             turn = await self._one_turn(carry)
             if (ends := FOLLOWS[turn.end]) is not None:
-                return _Ending(ends, _note_of(turn))
+                return Ending(ends, _note_of(turn))
             if self._stopping:
-                return _Ending(RunStatus.CANCELLED, "stopped")
+                return Ending(RunStatus.CANCELLED, "stopped")
             if not self._drain.owned:
-                return _Ending(RunStatus.CANCELLED, TAKEN)
+                return Ending(RunStatus.CANCELLED, TAKEN)
             if len(failures := self._drain.failures) >= CLAIMS_TRIED:  # it never idles, and never spins either
-                return _Ending(RunStatus.COMPLETED, f"the pending steers could not be taken: {failures[-1]}")
+                return Ending(RunStatus.COMPLETED, f"the pending steers could not be taken: {failures[-1]}")
             if (cap := self._budget.cap_reached(self._calls, self.usage.total_tokens)) is not None:
-                return _Ending(RunStatus.COMPLETED, cap)
-            if (idle := await self._idle()) is not None:
+                return Ending(RunStatus.COMPLETED, cap)
+            if (cancelled := await self._drain.retry()) is not None:
+                raise cancelled
+            if (idle := await self._run.end_if_idle()) is not None:
                 return idle
             carry = True
 
@@ -435,40 +393,14 @@ class Leg:
         self._turns.append(ended)
         self._calls += turn.called
         if turn.row is not None:
-            record = turn.row.record()
-            self._ledger.note(lambda core: core.put_turn(record, time.time()), "a turn of the leg")
+            self._run.record_turn(turn.row.record())
         self._to(LegPhase.BETWEEN)
         if cancelled is not None:
             raise cancelled
         return ended
 
-    async def _idle(self) -> _Ending | None:
-        """End the run if nothing is pending, decided by the database; ``None`` when something is."""
-        cancelled = await self._drain.retry()
-        answer = await self._ledger.ask(
-            lambda core: core.end(
-                self.session_id, self._token, RunStatus.COMPLETED, by=self._token, only_if_idle=True, now=time.time()
-            ),
-            STORE_LIMIT_S,
-        )
-        result = answer.result
-        if result is not None and (result.ended or not self._still_ours(result)):
-            self._stands = result.session
-        if (cancelled := answer.cancelled or cancelled) is not None:
-            raise cancelled
-        if result is None:
-            return _Ending(RunStatus.COMPLETED, f"whether steers were pending is unknown: {answer.problem}")
-        if result.ended:
-            return _Ending(RunStatus.COMPLETED)
-        if not self._still_ours(result):
-            return _Ending(RunStatus.CANCELLED, TAKEN)
-        return None
-
-    def _still_ours(self, result: EndResult) -> bool:
-        return result.session is not None and result.session.leg == self._token
-
     # ------------------------------------------------------------------ the end
-    async def _close(self, ending: _Ending) -> asyncio.CancelledError | None:
+    async def _close(self, ending: Ending) -> asyncio.CancelledError | None:
         """End the leg, once; return the cancellation that arrived meanwhile. Nothing can interrupt it.
 
         1. Report what is unreported. 2. End the run and sweep, in one transaction. 3. Settle the receipts, and tell
@@ -476,37 +408,16 @@ class Leg:
         """
         self._to(LegPhase.ENDING)
         cancelled = await self._drain.retry()  # 1
-        if self._stands is None:  # 2
-            future = self._write_end(ending)
-            cancelled = await outlast(future, STORE_LIMIT_S) or cancelled
-            if (problem := problem_of(future)) is not None:
-                log.warning("the end of leg %s could not be recorded: %s", self.run_id, problem)
-            else:
-                self._stands = future.result().session
+        cancelled = await self._run.close(ending) or cancelled  # 2
         self._over(ending)  # 3
         return cancelled
 
-    def _write_end(self, ending: _Ending) -> concurrent.futures.Future[EndResult]:
-        self._end_future = self._ledger.submit(
-            lambda core: core.end(
-                self.session_id, self._token, ending.status, by=self._token, note=ending.note, now=time.time()
-            )
-        )
-        return self._end_future
-
-    def _over(self, ending: _Ending) -> None:
+    def _over(self, ending: Ending) -> None:
         """The leg is over in this process. What the store still says of its rows (a late end, a report) is heard."""
         if self._beat is not None:
             self._beat.cancel()
         self._quiet_chunks()
-        self._still_heart()
-        stands = self._stands
-        self._status, self._note = ending.status, ending.note
-        if stands is not None and stands.terminal and stands.status is not ending.status:
-            # Somebody else was faster, or this leg itself before it was cancelled: the record is what everybody reads.
-            self._status, self._note = stands.status, stands.ended_note
-            if stands.ended_by != self._token:
-                self._note = self._note or f"ended by {stands.ended_by or 'somebody else'}"
+        self._status, self._note = self._run.told(ending)
         failure = self._failure(ending)
         if failure is not None:
             self._note = str(failure)
@@ -514,10 +425,7 @@ class Leg:
         self._phase = step(self._phase, LegPhase.ENDED)
         try:
             self._steering.run_ended()
-            if self._end_future is None:
-                self._unwatch()
-            else:
-                self._end_future.add_done_callback(lambda _: self._unwatch())
+            self._run.when_written(self._unwatch)
             self._say()
         finally:  # whoever awaits it is told, whatever telling the others has met
             self._publish(failure)
@@ -530,7 +438,7 @@ class Leg:
         value = next((t.value for t in reversed(self._turns) if t.end is TurnEnd.RETURNED), None)
         self._done.set_result(LegResult(self.run_id, self._status, value, self.turns, self.usage, self._note))
 
-    def _failure(self, ending: _Ending) -> LegFailedError | None:
+    def _failure(self, ending: Ending) -> LegFailedError | None:
         if ending.status is not RunStatus.FAILED:
             return None
         turn = next((t for t in reversed(self._turns) if t.error is not None), None)
@@ -548,9 +456,8 @@ class Leg:
                 return
             if self._phase is not LegPhase.ENDING:
                 self._phase = step(self._phase, LegPhase.ENDING)
-            ending = _Ending(status, note)
-            if self._stands is None:
-                self._write_end(ending)
+            ending = Ending(status, note)
+            self._run.end(ending)
             self._over(ending)
 
     def _look_for_loop(self) -> None:
@@ -559,9 +466,10 @@ class Leg:
 
     def flush(self, timeout_s: float) -> None:
         """Block until the store has what this leg told it; for a process that is about to end. Not from its loop."""
-        if self._phase is LegPhase.ENDED and self._end_future is not None and problem_of(self._end_future) is not None:
-            self._write_end(_Ending(self._status, self._note))  # the store may answer by now
-        self._ledger.flush(timeout_s)
+        if self._phase is LegPhase.ENDED:
+            self._run.flush(Ending(self._status, self._note), timeout_s)
+        else:
+            self._run.ledger.flush(timeout_s)
 
     # ------------------------------------------------------------------ telling
     def _outlook(self) -> Outlook:

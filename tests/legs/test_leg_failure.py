@@ -116,7 +116,7 @@ async def test_an_error_without_a_text_is_told_by_its_name(scene):
         await leg
 
 
-@pytest.mark.parametrize("where", ["_one_turn", "_idle", "_close"])
+@pytest.mark.parametrize("where", ["_one_turn", "end_if_idle", "_close"])
 async def test_a_fault_outside_of_the_turns_never_leaves_a_leg_that_does_not_end(scene, caplog, where):
     """A bug of ours is told, recorded, and awaited like any other end."""
     s = scene()
@@ -126,7 +126,7 @@ async def test_a_fault_outside_of_the_turns_never_leaves_a_leg_that_does_not_end
     async def broken(*args):
         return 1 / 0
 
-    setattr(leg, where, broken)
+    setattr(leg._run if where == "end_if_idle" else leg, where, broken)
     s.answer_all()
     if where == "_close":
         assert (await leg).status is RunStatus.COMPLETED  # buried; the record has it already

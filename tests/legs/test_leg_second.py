@@ -358,6 +358,7 @@ async def test_what_the_caller_has_in_its_context_reaches_the_leg_but_its_turn_d
 
 
 # ---------------------------------------------------------------------- many, and none left
+@pytest.mark.slow
 @pytest.mark.parametrize("road", ["cli"], indirect=True)
 async def test_two_hundred_legs_leave_no_task_thread_or_listener(scene):
     s = scene(["again"])
@@ -370,7 +371,7 @@ async def test_two_hundred_legs_leave_no_task_thread_or_listener(scene):
     await asyncio.sleep(0)
     assert len(asyncio.all_tasks()) <= before[0] and threading.active_count() <= before[1]
     assert s.branch.turns._listeners == [] and s.branch.turns.chunks_wanted == 0
-    assert s.store._watchers.watched() == frozenset() and not s.store._pending
+    assert s.store._watchers.watched() == frozenset() and not s.store._hearts
     assert len([leg for leg in legs() if not leg.live]) <= 100
     assert len(s.store.ask(lambda core: core.list_sessions())) == 200
 

@@ -9,7 +9,7 @@ import pytest
 
 import lionnb
 from lionnb.errors import SteerRefusedError, StoreError
-from lionnb.legs import drain
+from lionnb.legs import drain, run
 from lionnb.legs import leg as leg_module
 from lionnb.legs.states import LegPhase, TurnEnd
 from lionnb.records import Fate, RunStatus
@@ -32,6 +32,7 @@ class Patience:
 
     def leg(self, limit_s):
         self._set(leg_module, "STORE_LIMIT_S", limit_s)
+        self._set(run, "STORE_LIMIT_S", limit_s)
 
 
 @pytest.fixture
@@ -361,7 +362,7 @@ async def test_a_run_that_somebody_else_ended_is_told_as_it_stands(scene):
     s = scene()
     leg = s.leg()
     await s.working()
-    s.store.ask(lambda core: core.mark_lost(leg.session_id, leg._token, "no sign of life", "reaper", 9.0))
+    s.store.ask(lambda core: core.mark_lost(leg.session_id, leg._run.token, "no sign of life", "reaper", 9.0))
     s.answer_all()
     result = await leg
     assert (result.status, leg.status) == (RunStatus.LOST, RunStatus.LOST) and "no sign of life" in result.note
@@ -377,7 +378,7 @@ async def test_a_run_that_was_taken_over_starts_no_continuation(scene):
     spec = s.run(leg).model_copy(update={"leg": "leg-2"})
 
     def take_over(core):
-        return core.resume_session(spec, dead_leg=leg._token, now=9.0)
+        return core.resume_session(spec, dead_leg=leg._run.token, now=9.0)
 
     s.store.ask(take_over)
     s.answer_all()
@@ -397,7 +398,7 @@ async def test_a_run_that_is_taken_over_before_the_claim_hands_nothing_over(scen
     s.answer_all()
     await claim.reached()
     spec = s.run(leg).model_copy(update={"leg": "leg-2"})
-    s.store.ask(lambda core: core.resume_session(spec, dead_leg=leg._token, now=9.0))
+    s.store.ask(lambda core: core.resume_session(spec, dead_leg=leg._run.token, now=9.0))
     claim.open()
     result = await leg
     assert result.status is RunStatus.CANCELLED and "taken over" in result.note

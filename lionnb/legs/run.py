@@ -1,0 +1,165 @@
+"""A leg's run in the store: the row that it is known by, its lease, and its end, which is written once.
+
+Source: ADR-0108, "Terminal race"; DESIGN section 6, "End", "Lease".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lionnb.legs.budget import Budget
+from lionnb.legs.drain import STORE_LIMIT_S
+from lionnb.legs.ledger import Ledger, outlast, problem_of
+from lionnb.records import RunStatus, SessionRecord, SessionSpec, TurnRecord
+from lionnb.store.lease import identity
+from lionnb.store.results import EndResult
+
+if TYPE_CHECKING:
+    from lionnb.store.store import Store
+
+__all__ = ("Ending", "Run")
+
+log = logging.getLogger(__name__)
+
+TAKEN = "the run was ended or taken over by somebody else"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a leg ends, and why."""
+
+    status: RunStatus
+    note: str | None = None
+    error: BaseException | None = None  # a fault outside of its turns
+
+
+def new_run_id(now: float) -> str:
+    """``YYYYMMDDTHHMMSS-hex6`` (UTC). The ``T`` and the ``-`` keep it apart from every hexadecimal id (ADR-0108)."""
+    return time.strftime("%Y%m%dT%H%M%S", time.gmtime(now)) + "-" + uuid.uuid4().hex[:6]
+
+
+class Run:
+    """See the module. It is registered when it is made, so that a steer in the next line finds it.
+
+    Args:
+        store: Where.
+        budget: The leg's limits, for the row.
+        name: The leg's name.
+        branch_id: Its Branch.
+        instruction: What its first turn is asked, as text.
+        by: Who started it.
+    """
+
+    def __init__(
+        self, store: Store, budget: Budget, *, name: str | None, branch_id: str, instruction: str, by: str
+    ) -> None:
+        self.created_at = time.time()
+        self.session_id, self.run_id = uuid.uuid4().hex, new_run_id(self.created_at)
+        self.token = f"leg-{uuid.uuid4().hex[:12]}"
+        self._budget, self._name, self._branch_id = budget, name, branch_id
+        self._instruction, self._by = instruction[:2_000], by
+        self._stands: SessionRecord | None = None  # the row, once it is known not to be this leg's any more
+        self._end: concurrent.futures.Future[EndResult] | None = None
+        self.ledger = Ledger(store, self._spec)
+        self.registering = self.ledger.register()
+        self._still_heart = store.keep_alive(self.session_id, self.token)
+
+    def _spec(self) -> SessionSpec:
+        """The row, at the moment it is written (on the control thread)."""
+        started = self._budget.started is not None
+        left = self._budget.left_s if started else None  # a leg that waits for others has no deadline yet
+        return SessionSpec(
+            id=self.session_id,
+            run_id=self.run_id,
+            name=self._name,
+            branch_id=self._branch_id,
+            leg=self.token,
+            instruction=self._instruction,
+            created_at=self.created_at,
+            created_by=self._by,
+            timeout_s=self._budget.timeout_s,
+            deadline_at=None if left is None else time.time() + left,
+            **identity(),
+        )
+
+    def record_turn(self, record: TurnRecord) -> None:
+        """Write a turn; nobody waits for it."""
+        self.ledger.note(lambda core: core.put_turn(record, time.time()), "a turn of the leg")
+
+    # ------------------------------------------------------------------ the end
+    async def end_if_idle(self) -> Ending | None:
+        """End it as completed if nothing is pending, decided by the database; ``None`` when something is.
+
+        A store that does not answer ends the leg too: it never idles, and `close` tries again. Cancelled, the answer
+        is awaited, and kept, before the cancellation is raised.
+        """
+        answer = await self.ledger.ask(
+            lambda core: core.end(
+                self.session_id, self.token, RunStatus.COMPLETED, by=self.token, only_if_idle=True, now=time.time()
+            ),
+            STORE_LIMIT_S,
+        )
+        result = answer.result
+        ours = result is not None and result.session is not None and result.session.leg == self.token
+        if result is not None and not ours:
+            self._stands = result.session
+        if answer.cancelled is not None:
+            raise answer.cancelled
+        if result is None:
+            return Ending(RunStatus.COMPLETED, f"whether steers were pending is unknown: {answer.problem}")
+        if result.ended:
+            return Ending(RunStatus.COMPLETED)
+        return None if ours else Ending(RunStatus.CANCELLED, TAKEN)
+
+    def end(self, ending: Ending) -> None:
+        """Let it be ended and swept, in one transaction, unless that has happened; returns at once, from any thread."""
+        self._still_heart()
+        if self._stands is None:
+            self._end = self.ledger.submit(
+                lambda core: core.end(
+                    self.session_id, self.token, ending.status, by=self.token, note=ending.note, now=time.time()
+                )
+            )
+
+    async def close(self, ending: Ending) -> asyncio.CancelledError | None:
+        """As `end`, and await that it is written; return the cancellation that was outlasted. Raises nothing."""
+        self.end(ending)
+        if self._end is None:
+            return None
+        cancelled = await outlast(self._end, STORE_LIMIT_S)
+        if (problem := problem_of(self._end)) is not None:
+            log.warning("the end of leg %s could not be recorded: %s", self.run_id, problem)
+        else:
+            self._stands = self._end.result().session
+        return cancelled
+
+    def when_written(self, fn: Callable[[], None]) -> None:
+        """Call *fn* once the store has answered to the end, whatever it said; on whatever thread that is known."""
+        if self._end is None:
+            fn()
+        else:
+            self._end.add_done_callback(lambda _: fn())
+
+    def told(self, ending: Ending) -> tuple[RunStatus, str | None]:
+        """Status and note as they are to be told: the record's, where somebody else was faster.
+
+        So was this leg itself, when it was cancelled while it ended.
+        """
+        stands = self._stands
+        if stands is None or not stands.terminal or stands.status is ending.status:
+            return ending.status, ending.note
+        by = None if stands.ended_by == self.token else f"ended by {stands.ended_by or 'somebody else'}"
+        return stands.status, stands.ended_note or by
+
+    def flush(self, ending: Ending, timeout_s: float) -> None:
+        """Block until the store has what it was told; an end that failed is tried once more."""
+        if self._end is not None and problem_of(self._end) is not None:
+            self.end(ending)
+        self.ledger.flush(timeout_s)
