@@ -146,6 +146,7 @@ def test_a_page_that_comes_back_is_given_the_state_as_it_is(kernel, hold, busy) 
     """A reload asks for the state. Where there are subshells it is answered while a cell computes."""
     kernel.run(f"{START}\nleg")
     view = kernel.view
+    kernel.until(lambda: view.of_kind("start"), "the turn")
     view.answer(view.steer("before the reload"))
     kernel.until(lambda: view.chips("before the reload"), "the steer")
     shell = kernel.subshell() if SUBSHELLS else None
