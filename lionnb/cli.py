@@ -3,19 +3,20 @@
 A command is a plain function under ``@app.command()``; a group is a ``typer.Typer`` added with
 ``app.add_typer``. It imports what it needs inside its body, so that ``lionnb --help`` loads neither lionagi
 nor pandas nor SQLAlchemy. It prints through `say`, and it refuses by raising a `LionnbError`, which `main`
-turns into one sentence and exit code 1.
+turns into one sentence and exit code 1 (3 when the store could not be used).
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lionnb.errors import LionnbError
+from lionnb import ctl
+from lionnb.errors import LionnbError, StoreError
+from lionnb.terminal import say
 
 __all__ = ("app", "main", "say")
 
@@ -27,20 +28,6 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,  # a local may hold a prompt or a key
 )
 
-# Control characters but newline and tab, and those that reverse the direction of text. A terminal acts on
-# them, and what is printed comes from models, tools and other people too.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
-def say(text: str, *, err: bool = False) -> None:
-    """Print *text* as it is: no markup, no wrapping, and nothing in it that a terminal would act on.
-
-    Args:
-        text: What to print, from any source.
-        err: Print to standard error.
-    """
-    typer.echo(_CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text), err=err)
-
 
 def main() -> None:
     """Run the command line of this process; the entry point of the `lionnb` script."""
@@ -48,7 +35,7 @@ def main() -> None:
         app()
     except LionnbError as refusal:
         say(str(refusal), err=True)
-        sys.exit(1)
+        sys.exit(3 if isinstance(refusal, StoreError) else 1)
 
 
 def _version(wanted: bool) -> None:
@@ -101,3 +88,7 @@ def lab(
     for name in differing:
         say(f"  {name} is not the original any more and stays as it is")
     start_jupyterlab(folder, port=port, browser=browser)
+
+
+app.command(epilog=ctl.EXITS)(ctl.legs)
+app.add_typer(ctl.app, short_help="Steer a run from another terminal: send, look, withdraw, resolve.")

@@ -56,7 +56,7 @@ def files(folder: Path) -> set[str]:
     return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
 
 
-@pytest.mark.parametrize("args", [["--help"], ["lab", "--help"]])
+@pytest.mark.parametrize("args", [["--help"], ["lab", "--help"], ["ctl", "msg", "--help"]])
 def test_help_loads_nothing_heavy(args: list[str]) -> None:
     code = (
         f"import sys; from lionnb.cli import main; sys.argv = ['lionnb', *{args}]\n"

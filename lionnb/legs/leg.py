@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import getpass
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -37,6 +35,7 @@ from lionnb.legs.states import FOLLOWS, LegPhase, TurnEnd, step
 from lionnb.legs.steering import Steering
 from lionnb.legs.turn import Operation, TurnRun, prompt
 from lionnb.records import RunStatus, Usage
+from lionnb.store.door import who
 from lionnb.turns import context as ctxs
 
 if TYPE_CHECKING:
@@ -49,16 +48,6 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 60.0
 CLAIMS_TRIED = 3  # failed claims, one after the other, after which a leg gives up on what is pending
-
-
-def who() -> str:
-    """The person who acts here: the hub's user, else the account."""
-    if hub := os.environ.get("JUPYTERHUB_USER"):
-        return hub
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # no entry for this uid, as in some containers
-        return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
 
 
 class Leg:

@@ -7,13 +7,15 @@ trimmed, folded or replaced.
 
 from __future__ import annotations
 
+import getpass
+import os
 import re
 import unicodedata
 from typing import Final
 
 from lionnb.errors import ResolveRefusedError, SteerRefusedError
 
-__all__ = ("MAX_KEY_CHARS", "MAX_STEER_BYTES", "normalise", "normalise_key", "person")
+__all__ = ("MAX_KEY_CHARS", "MAX_STEER_BYTES", "normalise", "normalise_key", "person", "who")
 
 MAX_STEER_BYTES: Final = 64 * 1024
 """The longest steer, in bytes of UTF-8."""
@@ -97,6 +99,16 @@ def person(by: object, act: str) -> str:
             "by", f'{act} is a person\'s act and needs a name: say by="your name". Nothing was changed.'
         )
     return by
+
+
+def who() -> str:
+    """The person who acts in this process: the hub's user, else the account."""
+    if hub := os.environ.get("JUPYTERHUB_USER"):
+        return hub
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no entry for this uid, as in some containers
+        return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
 
 
 def _a(noun: str) -> str:

@@ -74,7 +74,11 @@ def verdict(session: SessionRecord, now: float, *, lock_is_free: Callable[[], bo
 
 def _lapsed(session: SessionRecord, now: float) -> bool:
     # A run that states no lease has none that could lapse.
-    return session.ttl_s is not None and now - (session.heartbeat_at or session.created_at) > session.ttl_s
+    return session.ttl_s is not None and now - _beat_at(session) > session.ttl_s
+
+
+def _beat_at(session: SessionRecord) -> float:
+    return session.created_at if session.heartbeat_at is None else session.heartbeat_at
 
 
 # ---------------------------------------------------------------------- the process
@@ -230,7 +234,7 @@ def run_view(session: SessionRecord, now: float, found: Verdict | None = None) -
         case Verdict.DEAD:
             return RunView(RunStatus.LOST, "lost", "lost (its process is gone)", found)
         case Verdict.SILENT:
-            since = datetime.fromtimestamp(session.heartbeat_at or session.created_at, UTC)
+            since = datetime.fromtimestamp(_beat_at(session), UTC)
             where = "its process cannot be seen from here"
             return RunView(status, "silent", f"silent since {since:%Y-%m-%d %H:%M:%S} UTC; {where}", found)
     late = busy(session, found, now)
@@ -241,7 +245,7 @@ def busy(session: SessionRecord, found: Verdict, now: float) -> str | None:
     """In a sentence, how long a leg that is alive has not renewed its lease; ``None`` while it has not lapsed."""
     if found is not Verdict.ALIVE or not _lapsed(session, now):
         return None
-    still = ago(now - (session.heartbeat_at or session.created_at))
+    still = ago(now - _beat_at(session))
     return f"its process is alive but has been busy, or suspended, for {still}"
 
 
