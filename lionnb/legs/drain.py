@@ -4,7 +4,8 @@ The claim is the fence (DESIGN section 6). It is taken inside the continuation's
 before the Branch's operation is called; from then on only its holder, or a person by name, closes the rows. For each
 wait here, cancelled once or ten times:
 
-- during the claim: its answer is awaited, and the rows are given back, because nobody will call the Branch;
+- during the claim: its answer is awaited, and the rows are given back, because nobody will call the Branch; so they are
+  when the answer is lost;
 - unanswered for too long: the control thread gives back what still comes, before anything else of this leg;
 - during a give-back or a report: it reaches its end. What the store did not take is owed, and tried again (`retry`).
 
@@ -25,6 +26,7 @@ from lionnb.errors import StoreError
 from lionnb.legs.budget import Budget
 from lionnb.legs.ledger import Ledger, outlast, problem_of
 from lionnb.records import ControlRecord, TurnOutcome
+from lionnb.store.lease import new_token
 from lionnb.store.results import Claim, Reported
 
 __all__ = ("STORE_LIMIT_S", "Batch", "Drain")
@@ -133,7 +135,12 @@ class Drain:
 
     async def _claim(self, core: Any, handoff: _Handoff) -> Claim | None:
         """On the control thread: claim, and give back at once what nobody waits for any more."""
-        claim: Claim = await core.claim_all(self._session_id, self._leg, time.time())
+        token = new_token(self._leg)  # known before it is used: a claim may land and its answer be lost
+        try:
+            claim: Claim = await core.claim_all(self._session_id, self._leg, time.time(), token=token)
+        except BaseException:
+            self._returns.append(token)
+            raise
         if not claim.rows or handoff.deliver():
             return claim
         try:

@@ -18,7 +18,7 @@ from lionnb.records import ControlRecord, ControlState
 from lionnb.store import statements as sql
 from lionnb.store.door import normalise, normalise_key, person
 from lionnb.store.gate import CONSUMERS, Refusal, refuse_conflict, refuse_session, refuse_verb
-from lionnb.store.lease import leg_of
+from lionnb.store.lease import leg_of, new_token
 from lionnb.store.leases import Leases
 from lionnb.store.results import Admission, Claim, Reported
 from lionnb.store.transact import Tx, reads, writes
@@ -29,11 +29,6 @@ _ROUNDS: Final = 3
 """How often a refused compare-and-set is tried again when the row, read again, says that it should have fitted."""
 
 _BUSY: Final = "this row is being changed by others at this very moment: nothing was written. Try again."
-
-
-def new_token(leg: str) -> str:
-    """A claim for *leg* that was never used before."""
-    return f"{leg}:{uuid.uuid4().hex[:12]}"
 
 
 class Controls(Leases):
@@ -130,14 +125,21 @@ class Controls(Leases):
         return await tx.controls(statement)
 
     @writes
-    async def claim_all(self, tx: Tx, session_id: str, leg: str, now: float) -> Claim:
+    async def claim_all(self, tx: Tx, session_id: str, leg: str, now: float, *, token: str | None = None) -> Claim:
         """Hand everything pending to *leg*, in one statement, if the run is running and this leg's.
 
         Call it as the last thing before the effect: from here on only the holder of the returned token (or a person,
         by name) closes these rows, and a crash leaves them *never reported back*. Cancelled: it still reaches its
         end, and the rows are then held by nobody who knows; so take it in a task that cannot be cancelled.
+
+        Args:
+            session_id: The run.
+            leg: The token that must own it.
+            now: The instant to record.
+            token: The claim, if the caller has made it (`new_token`): then it can give back what it took also when
+                the answer is lost on the way.
         """
-        token = new_token(leg)
+        token = token or new_token(leg)
         rows = await tx.change(sql.CLAIM_ALL, sid=session_id, of_leg=leg, token=token, now=now)
         owned = bool(rows) or bool(await tx.rows(sql.LOCK_OWNED, sid=session_id, of_leg=leg))
         return Claim(token, tuple(rows), owned)

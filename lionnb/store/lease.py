@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,6 +38,7 @@ __all__ = (
     "identity",
     "kernel_of",
     "leg_of",
+    "new_token",
     "run_view",
     "verdict",
 )
@@ -259,6 +261,11 @@ def claim_is_dead(control: ControlRecord, session: SessionRecord, found: Verdict
         return True
     held = control.state is ControlState.DELIVERING and control.claim is not None
     return held and not session.terminal and leg_of(str(control.claim)) != session.leg
+
+
+def new_token(leg: str) -> str:
+    """A claim for *leg* that was never used before."""
+    return f"{leg}:{uuid.uuid4().hex[:12]}"
 
 
 def leg_of(token: str) -> str:

@@ -194,8 +194,8 @@ async def test_a_claim_that_crosses_the_deadline_is_given_back(scene):
     fates = []
     receipt.when_recorded(lambda: None)
 
-    async def late(claim, *args):
-        answer = await claim(*args)
+    async def late(claim, *args, **how):
+        answer = await claim(*args, **how)
         spend(leg, 600)
         fates.append(receipt.fate)
         return answer

@@ -162,17 +162,17 @@ async def test_a_database_that_another_program_locks_leaves_the_steer_pending(sc
     tried = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    async def claim_under_lock(claim, *args):
+    async def claim_under_lock(claim, *args, **how):
         nonlocal other
         if other is None:
             other = lock(s.store)
             try:
-                return await claim(*args)
+                return await claim(*args, **how)
             finally:
                 other.execute("ROLLBACK")
                 other.close()
                 loop.call_soon_threadsafe(tried.set)
-        return await claim(*args)
+        return await claim(*args, **how)
 
     s.store.hooks["claim_all"] = claim_under_lock
     s.answer_all()

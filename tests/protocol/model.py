@@ -65,12 +65,11 @@ class Protocol:
     def broken(self, s: State) -> Broken:
         """What is wrong with *s* by itself."""
         out: Broken = ()
-        perfect = s.env.failures == self.bounds.failures  # the store has never failed
-        well = [NAMES[x] for x, leg in enumerate(s.legs) if leg.pc == st.DONE] if perfect else ()
+        well = {NAMES[x]: leg for x, leg in enumerate(s.legs) if leg.pc == st.DONE}
         for row in s.rows:
             if row.asked or row.rec == r.APPLIED:
                 out += st.untrue(row)
-            if row.claim and row.claim[0] in well and row.rec in _UNTOLD:
+            if row.rec in _UNTOLD and row.claim[:1] in well and not well[row.claim[0]].owes(row.claim):
                 out += (_UNTOLD[row.rec],)
             if row.rec == r.PENDING and s.run.status == st.SWEPT:
                 out += (r.S4,)
@@ -157,15 +156,16 @@ class Protocol:
     def _ask(self, s: State, x: int, leg: Leg) -> Iterator[Step]:
         """Its turn has ended: end the run if nothing is pending. Or it is stopped, has failed, or has no time left."""
         name, ends, over = NAMES[x], st.then(st.END, leg), Run(st.SWEPT, None)
+        done = Leg(st.DONE, "", leg.owed)
         yield f"leg {name}: stopped, failed or out of time", *st.to(s, x, ends)
         if s.env.failures:
             yield f"leg {name}: asks, and the store fails", *st.to(s, x, ends, cost=1)
         if not st.owns(s, x):
-            yield f"leg {name}: asks, and the run is not its own", *st.to(s, x, Leg(st.DONE))
+            yield f"leg {name}: asks, and the run is not its own", *st.to(s, x, done)
         elif any(row.rec == r.PENDING for row in s.rows):
             yield f"leg {name}: asks, and something is pending", *st.to(s, x, Leg(st.TAKE, "", leg.owed))
         else:
-            yield f"leg {name}: ends the idle run", *st.to(s, x, Leg(st.DONE), run=over)
+            yield f"leg {name}: ends the idle run", *st.to(s, x, done, run=over)
             if s.env.failures:
                 yield f"leg {name}: ends the idle run, unanswered", *st.to(s, x, ends, run=over, cost=1)
 
@@ -189,8 +189,9 @@ class Protocol:
         held = st.returned(s.rows, rows, x)
         yield f"leg {name}: claims what is pending", *st.to(s, x, Leg(st.HELD, token, leg.owed), (held, broken))
         if s.env.failures:
-            yield f"leg {name}: claims, unanswered", *st.to(s, x, st.then(st.ASK, leg), (rows, broken), cost=1)
-            yield f"leg {name}: claims, and the store fails", *st.to(s, x, st.then(st.ASK, leg), cost=1)
+            unsure = leg.now_owes("give back", token) if g.known_token else leg
+            yield f"leg {name}: claims, unanswered", *st.to(s, x, st.then(st.ASK, unsure), (rows, broken), cost=1)
+            yield f"leg {name}: claims, and the store fails", *st.to(s, x, st.then(st.ASK, unsure), cost=1)
 
     def _claim(self) -> Callable[..., Row]:
         if not self.guards.report_after_call:
@@ -238,7 +239,7 @@ class Protocol:
         """A statement about the rows in its hands, which it then lets go of; what the store does not take is owed."""
         label, empty = f"leg {NAMES[x]}: {what}", self._statement("leg", r.forget, (x,), "")
         told, same = (empty.all(made[0])[0], made[1]), empty.all(s.rows)
-        owes = leg._replace(owed=(*leg.owed, (what, leg.token)))
+        owes = leg.now_owes(what, leg.token)
         run = st.run_after(s.run, s.rows, told[0])
         for pc in nexts:
             yield label, *st.to(s, x, st.then(pc, leg), told, run)
@@ -260,23 +261,23 @@ class Protocol:
 
     # ------------------------------------------------------------------ a leg, at its end
     def _end(self, s: State, x: int, leg: Leg) -> Iterator[Step]:
-        g, name, over = self.guards, NAMES[x], Run(st.SWEPT, None)
+        g, name, over, done = self.guards, NAMES[x], Run(st.SWEPT, None), Leg(st.DONE, "", leg.owed)
         if s.run.status != st.RUNNING or (g.owned_end and not st.owns(s, x)):
-            yield f"leg {name}: ends nothing, the run is not its own", *st.to(s, x, Leg(st.DONE))
+            yield f"leg {name}: ends nothing, the run is not its own", *st.to(s, x, done)
             return
         swept, broken = self._swept(s) if g.atomic_sweep else (s.rows, ())
         if not st.owns(s, x) and not st.dead(s):
             broken += (r.S4_OWN,)
-        after = Leg(st.DONE if g.atomic_sweep else st.SWEEP)
+        after = done if g.atomic_sweep else Leg(st.SWEEP, "", leg.owed)
         yield f"leg {name}: ends the run", *st.to(s, x, after, (swept, broken), over)
         if s.legs[1 - x].pc == st.OFF:  # somebody can resume the run, and takes its queue along
-            yield f"leg {name}: ends the run, leaves the queue", *st.to(s, x, Leg(st.DONE), run=Run(st.LEFT, None))
+            yield f"leg {name}: ends the run, leaves the queue", *st.to(s, x, done, run=Run(st.LEFT, None))
         if s.env.failures:
             yield f"leg {name}: ends the run, unanswered", *st.to(s, x, after, (swept, broken), over, cost=1)
-            yield f"leg {name}: ends, and the store fails", *st.to(s, x, Leg(st.DONE), cost=1)
+            yield f"leg {name}: ends, and the store fails", *st.to(s, x, done, cost=1)
 
     def _sweep(self, s: State, x: int, leg: Leg) -> Iterator[Step]:
         rows, broken = self._swept(s)
         if s.run.status == st.RUNNING and rows != s.rows:
             broken += (r.S1,)
-        yield f"leg {NAMES[x]}: sweeps", *st.to(s, x, Leg(st.DONE), (rows, broken))
+        yield f"leg {NAMES[x]}: sweeps", *st.to(s, x, Leg(st.DONE, "", leg.owed), (rows, broken))

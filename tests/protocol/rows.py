@@ -21,7 +21,7 @@ NOT_DELIVERED = SHUT | {PENDING}  # reads as not delivered
 HANDED = frozenset({DELIVERING, CLAIMED})
 
 S1 = "S1: rejected although its run goes on"
-S1_LEFT = "S1: a leg that ended well left delivering what it held"
+S1_LEFT = "S1: a leg that ended well left delivering what it held, and does not even owe it"
 S1_LATE = "S1: resolved, and the leg that held it ended well without a word on the row"
 S2 = "S2: delivered twice"
 S3_AFTER = "S3: closed as never delivered, and delivered afterwards"

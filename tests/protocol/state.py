@@ -32,6 +32,12 @@ class Leg(NamedTuple):
     owed: tuple[tuple[str, str], ...] = ()  # (what, token)
     tries: int = 0  # how many of them it still tries before it goes on
 
+    def owes(self, token: str) -> bool:
+        return any(token == owed for _, owed in self.owed)
+
+    def now_owes(self, what: str, token: str) -> Leg:
+        return self._replace(owed=(*self.owed, (what, token)))
+
 
 class Env(NamedTuple):
     """What may still happen: acts of a person, failures of the store, runs recorded as lost."""
@@ -67,6 +73,7 @@ class Guards:
     guarded_report: bool = True  # a report carries the claim
     guarded_give_back: bool = True  # so does a give-back
     fresh_tokens: bool = True  # no claim is ever used twice
+    known_token: bool = True  # a leg knows its claim before it asks for it, and owes it back when no answer comes
     late_report: bool = True  # a holder whose row was resolved adds its word
     report_after_call: bool = True  # applied is written when the Branch was called, not before
     report_on_raise: bool = True  # a turn that raises is reported, too

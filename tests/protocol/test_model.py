@@ -30,6 +30,7 @@ NEEDED = {
     "guarded_report": (PLAIN, {r.S5}),
     "guarded_give_back": (PLAIN, {r.S5}),
     "fresh_tokens": (FAILING, {r.S2, r.S3_READS}),
+    "known_token": (FAILING, {r.S1_LEFT, r.S1_LATE}),
     "late_report": (PLAIN, {r.S1_LATE}),
     "report_after_call": (PLAIN, {r.S3_NEVER}),
     "report_on_raise": (PLAIN, {r.S1_LEFT, r.S1_LATE}),
