@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
 import psutil
 import pytest
 
+import lionnb
 from tests.cells import SETUP, START
 
 
@@ -31,6 +34,16 @@ def test_the_stop_square_ends_a_computation_and_not_the_leg(kernel, hold) -> Non
     assert cell.error.startswith("KeyboardInterrupt")
     assert kernel.value("leg.live") is True
     kernel.run("gate.open()\nawait leg")
+
+
+async def test_no_other_process_has_its_signals_touched() -> None:
+    """Only in a kernel do signals wake the loop by our doing."""
+    before = signal.set_wakeup_fd(-1)
+    try:
+        lionnb.Branch()
+        assert signal.set_wakeup_fd(-1) == -1
+    finally:
+        signal.set_wakeup_fd(before)
 
 
 @pytest.mark.parametrize("meanwhile", ["", "await leg"])
