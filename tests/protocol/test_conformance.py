@@ -17,6 +17,7 @@ BOTH_WAYS = ("admit", "claim", "report", "give_back", "withdraw", "resolve", "en
 
 
 async def walked(url: str, seed: int, steps: int) -> Walk:
+    asyncio.get_running_loop().set_debug(False)  # it takes twice the time, and looks for what other tests look for
     async with AsyncExitStack() as stack:
         cores = []
         for _ in range(2):
@@ -38,5 +39,4 @@ async def test_a_random_walk_of_the_store_is_a_walk_of_the_model(url, seed):
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 async def test_a_long_random_walk_of_the_store_is_a_walk_of_the_model(url):
-    asyncio.get_running_loop().set_debug(False)  # it takes twice the time, and looks for what other tests look for
     await walked(url, 2026, 20_000 if url.startswith("postgresql") else 10_000)
