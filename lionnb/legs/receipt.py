@@ -88,7 +88,15 @@ class Receipt:
 
     @property
     def sentence(self) -> str:
-        """What is true now, and what will happen when."""
+        """What is true now, and what will happen when, with what is left of the leg's time."""
+        return self._said(with_clock=True)
+
+    @property
+    def lasting_sentence(self) -> str:
+        """The same without the clock, for what is written once and read later: a view has a budget bar that moves."""
+        return self._said(with_clock=False)
+
+    def _said(self, *, with_clock: bool) -> str:
         fate, record, refusal = self.fate, self._record, self.refusal
         if refusal is not None:
             return f"refused: {refusal[1]}"
@@ -98,7 +106,8 @@ class Receipt:
             return sentence_of(record, fate, now=time.time())
         outlook = self._outlook()
         ahead = f"{self._before} before it" if self._before else ""
-        return "queued: " + "; ".join(part for part in (outlook.when, ahead, outlook.left) if part)
+        parts = (outlook.when, ahead, outlook.left if with_clock else "")
+        return "queued: " + "; ".join(part for part in parts if part)
 
     def __await__(self) -> Generator[Any, None, Receipt]:
         return self._wait().__await__()

@@ -182,7 +182,7 @@ class Steering:
     def _show(self, record: ControlRecord) -> None:
         fate = fate_of(record, run_ended=self._ended, leg_dead=False)
         known = self._book.of(record.id)
-        sentence = known[0].sentence if known else sentence_of(record, fate, now=time.time())
+        sentence = known[0].lasting_sentence if known else sentence_of(record, fate, now=time.time())
         self._feed.event(
             "steer", record.turn_id or self._turn_id(), control_id=record.id, seq=record.seq, text=record.text,
             fate=fate.value, chip=chip_of(fate, record.note).value, sentence=sentence, note=record.note,

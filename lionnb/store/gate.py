@@ -70,7 +70,7 @@ def refuse_dead(session: SessionRecord) -> Refusal:
     """Why a run whose leg is proven dead takes nothing; it has just been recorded lost."""
     return "dead", (
         f"the process that ran run {session.run_id or session.id} is gone (pid {session.pid}), so the run was recorded "
-        "lost and nothing was queued: resume it, or start another leg on its Branch, and send it there."
+        "lost and nothing was queued: start another leg on its Branch, and send it there."
     )
 
 

@@ -185,7 +185,7 @@ async def end_and_sweep(
         return await _stands(tx, session_id, ended=False)
     if not sweep:
         return await _stands(tx, session_id, ended=True)
-    reason = f"the run ended ({to.value}) before the steer could land: resume the run to send it again"
+    reason = f"the run ended ({to.value}) before the steer could land: send it to a new leg on its Branch"
     swept = await tx.change(sql.SWEEP, sid=session_id, why=reason, **why)
     standing = await _stands(tx, session_id, ended=True)
     return EndResult(True, standing.session, tuple(swept), standing.pending_left)

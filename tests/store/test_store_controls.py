@@ -33,7 +33,11 @@ async def test_order_is_the_databases_and_not_the_clocks(core, story):
 async def test_an_ended_run_admits_nothing(core, story):
     sid = await story.ended("failed")
     admission = await core.admit(sid, text="too late", by="ana", now=story.now)
-    assert admission.refusal[0] == "ended" and "failed" in admission.refusal[1] and "resume" in admission.refusal[1]
+    assert (
+        admission.refusal[0] == "ended"
+        and "failed" in admission.refusal[1]
+        and "start another leg" in admission.refusal[1]
+    )
     assert await core.list_controls() == []
     with pytest.raises(SteerRefusedError) as caught:
         admission.unwrap()

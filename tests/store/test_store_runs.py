@@ -92,7 +92,7 @@ async def test_the_end_rejects_what_nobody_claimed_and_nothing_else(core, story)
     assert [row.id for row in done.swept] == [row.id for row in pending] and done.pending_left == 0
     for row in done.swept:
         assert (row.state, row.closed_at, row.handed_over_at, row.claim) == (S.REJECTED, 90.0, None, None)
-        assert "timed_out" in row.note and "resume" in row.note and row == await story.row(row)
+        assert "timed_out" in row.note and "send it to a new leg" in row.note and row == await story.row(row)
     assert await story.row(claim.rows[0]) == claim.rows[0]
     assert await story.row(withdrawn) == withdrawn and (await story.row(elsewhere)).state is S.PENDING
 
