@@ -8,7 +8,7 @@ through ``super()``. Inside a turn, one filter at `Branch.emit` drops lionagi's 
 them), and `Branch.chat_model` reads and writes the model of the *call* this code runs in, so lionagi's assignment in
 ``run`` can never become durable. `act` is no model turn and stays as it is.
 
-Source: ADR-0018; DESIGN section 4.
+Source: ADR-0018.
 """
 
 from __future__ import annotations
@@ -234,8 +234,6 @@ class Branch(Operations, StockBranch):
 
         Raises:
             WrongLoopError: Called from another live loop than the turn's.
-
-        Source: DESIGN section 2, T5.
         """
         turn = self._turns.turn
         if turn is None or turn.scope is None or str(turn_id) != turn.row.turn_id:

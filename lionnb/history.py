@@ -2,8 +2,6 @@
 
 The specification rolls nothing back, and neither does this: nothing is removed or reworded by itself. The turn's log
 names it at its end, the next turn warns of it, once, and `mend` closes it when a person asks.
-
-Source: DESIGN section 4, "History".
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The composition root of the notebook: gives Branches and legs their views, and a person's intents to their legs.
 
-Threads: views are made and written in the main loop. An intent arrives on a thread that nobody chooses (DESIGN section
-5), so it is only handed over here: to the store through the control thread, to the leg's loop by its own methods, which
-any thread may call. An acknowledgement is a send, and sending is safe from everywhere.
+Threads: views are made and written in the main loop. An intent arrives on a thread that nobody chooses, so it is only
+handed over here: to the store through the control thread, to the leg's loop by its own methods, which any thread may
+call. An acknowledgement is a send, and sending is safe from everywhere.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Shown:
         self.handles: list[Any] = []
 
     def publish(self) -> None:
-        """Say the state again from the cell that runs now, so that a runner without a browser saves it (facts 7.3)."""
+        """Say the state again from the cell that runs now, so that a runner without a browser saves it."""
         self.view.publish()
         for handle in self.handles:
             handle.update(self.view)

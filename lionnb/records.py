@@ -34,7 +34,7 @@ __all__ = (
 
 
 class ControlState(StrEnum):
-    """What the row of a control says (DESIGN section 6)."""
+    """What the row of a control says."""
 
     PENDING = "pending"
     DELIVERING = "delivering"

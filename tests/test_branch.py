@@ -1,4 +1,4 @@
-"""`lionnb.Branch` as an object: wrapped in place, copied, cloned, stored and read by stock lionagi (DESIGN section 4)."""
+"""`lionnb.Branch` as an object: wrapped in place, copied, cloned, stored and read by stock lionagi."""
 
 from __future__ import annotations
 

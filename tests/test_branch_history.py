@@ -1,4 +1,4 @@
-"""What a turn that did not complete left in the history is named, and closed only when a person asks (DESIGN section 4).
+"""What a turn that did not complete left in the history is named, and closed only when a person asks.
 
 No ``from __future__ import annotations``: lionagi reads a tool's annotations as objects.
 """

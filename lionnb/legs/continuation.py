@@ -4,7 +4,7 @@ A frame line never begins with the quote mark and every line of a message does, 
 another message or speak as the frame. "Line" means everything that any reader may take for one: ``str.splitlines``
 knows CR, NEL, U+2028 and the rest.
 
-Source: ADR-0108, "Turn-end drain"; DESIGN section 6, "Continuation text".
+Source: ADR-0108, "Turn-end drain".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Hand-over: taking what is pending into a continuation turn, and reporting what became of it.
 
-The claim is the fence (DESIGN section 6). It is taken inside the continuation's turn, after the lock, as the last step
+The claim is the fence. It is taken inside the continuation's turn, after the lock, as the last step
 before the Branch's operation is called; from then on only its holder, or a person by name, closes the rows. For each
 wait here, cancelled once or ten times:
 
@@ -9,7 +9,7 @@ wait here, cancelled once or ten times:
 - unanswered for too long: the control thread gives back what still comes, before anything else of this leg;
 - during a give-back or a report: it reaches its end. What the store did not take is owed, and tried again (`retry`).
 
-Source: ADR-0108, "Turn-end drain"; DESIGN S1-S7.
+Source: ADR-0108, "Turn-end drain".
 """
 
 from __future__ import annotations

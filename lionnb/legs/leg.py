@@ -8,7 +8,7 @@ and may be called from any thread.
 The end is written by the leg's own task (`_close`), through waits that nothing can break. Where that task never runs,
 or is lost with its loop, `bury` writes it from whatever thread notices.
 
-Source: ADR-0108; DESIGN sections 6 and 7.
+Source: ADR-0108.
 """
 
 from __future__ import annotations

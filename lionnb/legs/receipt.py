@@ -3,7 +3,7 @@
 Written by the control thread (from the store's change notices), read by anybody: its few fields are replaced whole
 under a lock. A row that was seen is the truth; without one there is a refusal, or nothing yet.
 
-Source: ADR-0108, "Receipt visibility"; DESIGN section 6, "Receipts".
+Source: ADR-0108, "Receipt visibility".
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def start_leg(
         AdoptionError: The Branch cannot be made turn-aware.
         StoreError: ``LIONNB_DB`` names no database.
 
-    Source: ADR-0108; DESIGN section 7.
+    Source: ADR-0108.
     """
     try:
         asyncio.get_running_loop()

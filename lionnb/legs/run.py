@@ -1,6 +1,6 @@
 """A leg's run in the store: the row that it is known by, its lease, and its end, which is written once.
 
-Source: ADR-0108, "Terminal race"; DESIGN section 6, "End", "Lease".
+Source: ADR-0108, "Terminal race".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a leg is doing, and what follows a turn, as tables. No I/O, no asyncio.
 
-Source: DESIGN section 6, "What follows a turn"; ADR-0108, "Timeout budget".
+Source: ADR-0108, "Timeout budget".
 """
 
 from __future__ import annotations

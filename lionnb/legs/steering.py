@@ -3,7 +3,7 @@
 Threads: `steer` may run anywhere, `_admit` and `changed` on the control thread, the rest in the leg's loop. The book of
 receipts is guarded by a lock; a receipt guards itself.
 
-Source: ADR-0108, "Receipt visibility"; DESIGN section 6.
+Source: ADR-0108, "Receipt visibility".
 """
 
 from __future__ import annotations

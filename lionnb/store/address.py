@@ -8,7 +8,7 @@ A full run id cannot collide: it carries a ``T`` and a ``-`` where a hexadecimal
 is looked for among run ids only. What stays exposed is its beginning, a date, whose digits all are hexadecimal:
 commands that act want it as far as the ``T``.
 
-Source: ADR-0108, "run-id addressing"; DESIGN section 6, "Ids".
+Source: ADR-0108, "run-id addressing".
 """
 # ruff: noqa: D417  # `tx` is handed in by the decorator and no part of the signature
 

@@ -65,7 +65,7 @@ class Controls(Leases):
             anyway: Queue it also for a leg on another host that has been silent for longer than its lease.
             now: The instant to record.
 
-        Source: ADR-0108, "Terminal race"; DESIGN section 6, "At the door", "Lease".
+        Source: ADR-0108, "Terminal race".
         """
         try:
             if (refusal := refuse_verb(verb)) is not None:

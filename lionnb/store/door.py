@@ -43,7 +43,7 @@ def normalise(text: object) -> str:
         SteerRefusedError: ``type`` (not a string), ``nul``, ``surrogate`` (both with the position), ``blank`` (nothing
             that can be seen), ``size`` (over `MAX_STEER_BYTES`).
 
-    Source: ADR-0108; DESIGN section 6, "At the door".
+    Source: ADR-0108.
     """
     if not isinstance(text, str):
         raise SteerRefusedError(

@@ -6,8 +6,6 @@ machine, so a sentence says so. There, and on a file system that is not known to
 a process of its own, because a mount whose server is gone hangs whoever touches it, and waiting for that is bounded.
 
 ``LIONNB_CHECK_LOCKS=0`` switches it off.
-
-Source: DESIGN section 7, "Shared servers".
 """
 
 from __future__ import annotations

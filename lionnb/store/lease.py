@@ -12,7 +12,7 @@ is dead. Held, it proves nothing.
 
 Not seen: a virtual machine that was cloned while it ran shares its boot with its clone.
 
-Source: ADR-0108, "claimed row"; DESIGN section 6, "Lease".
+Source: ADR-0108, "claimed row".
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Runs(Transactions):
             only_if_idle: Do nothing when a control is pending, decided with the run locked.
             now: The instant to record.
 
-        Source: ADR-0108, "Terminal race"; DESIGN section 6, "End".
+        Source: ADR-0108, "Terminal race".
         """
         to = run_step(RunStatus.RUNNING, RunStatus(status))
         if to is RunStatus.RUNNING:

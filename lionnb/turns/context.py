@@ -1,6 +1,6 @@
 """The typed context of one turn, and the binding by which code knows that it runs inside one.
 
-Why no ContextVar token (DESIGN section 4): a value set before a ``yield`` leaks into the consumer of the stream, and a
+Why no ContextVar token: a value set before a ``yield`` leaks into the consumer of the stream, and a
 reset in another task raises. So the variable holds an immutable *chain* of `Binding` objects, pushed and removed by
 identity. One slot is not enough: a turn on A may hold a turn on B that calls A again, and one task may drive two
 streams in turn. When a turn closes it becomes a tombstone (``turn.scope is None``), so every copy of its bindings, in

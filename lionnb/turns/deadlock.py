@@ -12,8 +12,6 @@ A cycle in which one wait is under a timeout ends by itself: it is a possible on
 current scope. asyncio keeps no register of its timeouts; `_under_asyncio_timeout` asks the collector for them, once,
 when a certain cycle has already been found. What cannot be known is a parent that will cancel the waiting task
 (``wait_for`` on 3.11 is one): when such a task owns its turn, the entry raises.
-
-Source: DESIGN section 4, "Deadlock is an error, not a silence".
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def enter_nested(state: TurnState) -> Turn | None:
 
 
 def nested_binding(state: TurnState, turn: Turn, model: Any) -> Binding:
-    """The binding of a nested call: its own model, or the one its caller's call has (DESIGN, model snapshot)."""
+    """The binding of a nested call: its own model, or the one its caller's call has."""
     if model is None:
         outer = ctxs.find_binding(state, exported=False)
         model = outer.model if outer is not None else turn.context.model

@@ -10,7 +10,7 @@ another thread, or after its loop has gone:
 - Dropping the stream (`break`, a lost reference) marks the turn abandoned at once, in `TurnStream.__del__`, although
   the loop closes it only in a later callback: a call right after the `break` queues.
 
-Source: ADR-0018 D2, D4 (terminal matrix); DESIGN section 4.
+Source: ADR-0018 D2, D4 (terminal matrix).
 """
 
 from __future__ import annotations

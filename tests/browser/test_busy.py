@@ -1,4 +1,4 @@
-"""A steer that is sent while a cell keeps the kernel busy. Source: DESIGN V5.
+"""A steer that is sent while a cell keeps the kernel busy.
 
 JupyterLab sends a widget's messages to a subshell, so this front end can have it recorded at once, whatever the cell
 does. Where there are no subshells, tests/kernel tells.

@@ -54,7 +54,7 @@ def test_a_plain_cell_starts_steers_and_tabulates(kernel) -> None:
 
 
 def test_a_leg_that_fails_and_that_nobody_awaits_says_so(kernel) -> None:
-    """Source: DESIGN section 5. In its view, and in the cell that started it; not when the collector comes by."""
+    """In its view, and in the cell that started it; not when the collector comes by."""
     kernel.run(
         "branch = lionnb.Branch(chat_model=scripted_model([Reply(error=ValueError('no such deployment'))]), name='b')"
     )

@@ -36,7 +36,7 @@ def hold_busy(kernel: Front, busy: str, hold: Hold):
 @pytest.mark.parametrize("route", ["subshell", "main"] if SUBSHELLS else ["main"])
 @pytest.mark.parametrize("busy", BUSY)
 def test_a_steer_is_recorded_at_once_where_the_kernel_can_and_lands_anyway(kernel, hold, busy, route) -> None:
-    """Source: DESIGN V5. The record is read from outside, while the cell still keeps the kernel busy."""
+    """The record is read from outside, while the cell still keeps the kernel busy."""
     kernel.run(f"{START}\nleg")
     view = kernel.view
     kernel.until(lambda: view.of_kind("start"), "the turn")

@@ -232,7 +232,7 @@ async def test_a_turn_cancelled_before_its_first_step_is_not_told_as_the_turn_be
 
 
 async def test_a_cancel_that_arrives_when_the_result_is_there_changes_nothing(scene):
-    """DESIGN section 4: the turn keeps its terminal, and the leg keeps the value."""
+    """The turn keeps its terminal, and the leg keeps the value."""
     s = scene()
     leg = s.leg()
     await s.working()

@@ -122,7 +122,7 @@ class Raising:
 @pytest.mark.parametrize("error", [asyncio.CancelledError("the provider's own"), TimeoutError("its own")], ids=repr)
 @pytest.mark.parametrize("in_continuation", [False, True])
 async def test_a_providers_own_cancellation_or_timeout_is_a_failure(scene, error, in_continuation):
-    """DESIGN section 4: only a cancellation of the turn's task is one; nobody stopped this leg."""
+    """Only a cancellation of the turn's task is one; nobody stopped this leg."""
     s = scene()
     answers = ["one", error] if in_continuation else [error]
     leg = s.leg(middle=Raising(*answers))

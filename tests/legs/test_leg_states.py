@@ -33,7 +33,7 @@ def test_a_step_that_the_table_lacks_raises(frm, to):
 
 
 def test_what_follows_a_turn():
-    """DESIGN section 6: returned or CANCEL: drain; raised: failed; deadline: timed out; stop: cancelled."""
+    """Returned or CANCEL: drain; raised: failed; deadline: timed out; stop: cancelled."""
     on = {TurnEnd.RETURNED, TurnEnd.NOTHING, TurnEnd.CLEAN_STOP, TurnEnd.TURN_CANCELLED}
     assert {end for end, status in FOLLOWS.items() if status is None} == on
     assert FOLLOWS[TurnEnd.RAISED] is RunStatus.FAILED

@@ -7,7 +7,7 @@ called, a process dies. The store may fail, with the write lost or with only its
 Each rule that keeps a record true is a switch of `Guards`. With all of them on no invariant is broken by any
 interleaving; with any one off some is, and `tests.protocol.explore` finds the shortest way there.
 
-Source: ADR-0108; DESIGN section 6. Two legs are enough to meet each other; a third adds no kind of meeting.
+Source: ADR-0108. Two legs are enough to meet each other; a third adds no kind of meeting.
 """
 
 from __future__ import annotations

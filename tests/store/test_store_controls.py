@@ -1,4 +1,4 @@
-"""The protocol of a control, one rule a test, on every back end (ADR-0108; DESIGN section 6)."""
+"""The protocol of a control, one rule a test, on every back end (ADR-0108)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is inside a turn: contexts that are wiped, nested, interleaved or gone (ADR-0018 D2; DESIGN section 4, Binding)."""
+"""Who is inside a turn: contexts that are wiped, nested, interleaved or gone (ADR-0018 D2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadlock is an error where it is certain, and shown where it is possible (DESIGN section 4).
+"""Deadlock is an error where it is certain, and shown where it is possible.
 
 Two Branches that are entered in opposite order is the whole of it; everything else is who waits, and for how long.
 """

@@ -1,4 +1,4 @@
-"""The turn log: a row for every entry, its own usage, bounded, and nothing that grows with turns (DESIGN section 4)."""
+"""The turn log: a row for every entry, its own usage, bounded, and nothing that grows with turns."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ async def test_break_is_a_failure_with_the_original_exception():
     assert w.terminal.data is caught.value
 
 
-# --- rows the specification's table lacks (DESIGN section 4) -------------------------------------------------------
+# --- rows the specification's table lacks -------------------------------------------------------
 
 
 async def test_a_clean_stop_out_of_a_coroutine_is_run_end_and_reaches_the_caller():

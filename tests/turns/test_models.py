@@ -1,4 +1,4 @@
-"""The model of a call: inside it `branch.chat_model` is that model; nothing of it lasts (P4; ADR-0018 D3; DESIGN section 4).
+"""The model of a call: inside it `branch.chat_model` is that model; nothing of it lasts (P4; ADR-0018 D3).
 
 No ``from __future__ import annotations``: lionagi reads a tool's annotations as objects.
 """

@@ -145,7 +145,7 @@ async def test_a_message_observer_may_close_the_stream_that_it_observes():
 
 
 async def test_an_observer_that_never_ends_holds_the_branch_and_says_so():
-    """Source: ADR-0018 D3: there is no drain timeout; DESIGN: it is named, with its age."""
+    """Source: ADR-0018 D3: there is no drain timeout; it is named, with its age."""
     w, gate = Watched(scripted_model("x")), Gate()
 
     async def stuck(*_):

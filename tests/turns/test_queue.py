@@ -1,4 +1,4 @@
-"""Waiting is visible and fair (T1; DESIGN section 4, Waiting is visible)."""
+"""Waiting is visible and fair (T1)."""
 
 from __future__ import annotations
 
