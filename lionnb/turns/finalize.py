@@ -46,8 +46,10 @@ class Finalization:
     signals. 5. Attempt the terminal signal. Then close, synchronously.
     """
 
-    __slots__ = ("_close", "_cut", "_exclude", "_failed", "_outcome", "_result", "_step", "_task", "_terminal_emitted",
-                 "_turn", "_unwinding", "closed", "extra")  # fmt: skip
+    __slots__ = (
+        "_began", "_close", "_cut", "_exclude", "_failed", "_outcome", "_result", "_step", "_task",
+        "_terminal_emitted", "_turn", "_unwinding", "closed", "extra",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class Finalization:
     ) -> None:
         self._turn, self._outcome, self._failed, self._result = turn, outcome, failed, result
         self._close, self._exclude, self._unwinding = close, exclude, unwinding
-        self._step, self._terminal_emitted = 0, False
+        self._step, self._began, self._terminal_emitted = 0, False, False
         self._cut: set[Any] = set()  # tasks and steps that `interrupt` has cancelled
         self._task: asyncio.Task[None] | None = None
         self.closed: asyncio.Future[None] = turn.loop.create_future()
@@ -71,10 +73,17 @@ class Finalization:
     def start(self) -> None:
         """Begin, or go on with the current step, in a new task."""
         name = f"lionnb-finalize-{(self._turn.row.turn_id or '')[:8]}"
-        self._task = None
-        self._task = self._turn.loop.create_task(self._run(), name=name)
+        self._task, self._began = None, False
+        self._task = task = self._turn.loop.create_task(self._run(), name=name)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A task that is cancelled before its first step never enters its body: begin again."""
+        if task.cancelled() and self._task is task and not self._began and self._turn.scope is not None:
+            self.start()
 
     async def _run(self) -> None:
+        self._began = True
         turn, ctx, me = self._turn, self._turn.context, asyncio.current_task()
         self._exclude.add(me)
         steps: tuple[Callable[[], Awaitable[None]], ...] = (
@@ -146,6 +155,8 @@ class Finalization:
 
     def interrupt(self) -> None:
         """Move on by hand: cancel what the current step waits for; then the step; then leave the step behind."""
+        if not self._began:
+            return  # nothing hangs yet
         ctx = self._turn.context
         todo = [t for t in unfinished(ctx.nested_tasks | ctx.signal_tasks) if t not in self._cut]
         if todo:
@@ -266,6 +277,8 @@ async def release(turn: Turn, grace_s: float) -> bool:
     A person's act (DESIGN T5). Each thing that is cancelled gets *grace_s* seconds; what refuses is left behind, named
     in the log. ``False``, and nothing is done, while the turn's operation is still at work: cancel its task instead.
     """
+    if turn.scope is None:
+        return False
     if turn.context.phase is Phase.ACTIVE:
         stream = turn.stream() if turn.stream is not None else None
         if not turn.suspended or stream is None:

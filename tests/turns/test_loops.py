@@ -11,7 +11,7 @@ import textwrap
 import threading
 
 import pytest
-from turnkit import Host, Watched, outcome_of, until
+from turnkit import Host, Watched, drain, outcome_of, until
 
 from lionnb.errors import WrongLoopError
 from lionnb.testing import Gate, scripted_model
@@ -124,6 +124,40 @@ def test_a_turn_that_asyncio_run_ends_in_the_middle_leaves_the_branch_free():
     host.check("RunFailed")
     assert asyncio.run(run_in_turn(host, invoke=nothing)) is True
     assert [r.outcome.value for r in host.turns.records()] == ["cancelled", "cancelled while waiting", "completed"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["coroutine", "stream"])
+def test_asyncio_run_may_end_at_any_step_of_a_turn(stream):
+    """It cancels every task at once, the one that finalizes too, also before that one's first step."""
+    ended_within = set()
+    for k in range(40):
+        host = Host()
+        host.on_signal = lambda kind, ctx: asyncio.sleep(0)
+
+        async def nested(scope):
+            await asyncio.Event().wait()
+
+        async def body(scope, host=host, nested=nested):
+            asyncio.create_task(run_in_turn(host, invoke=nested))
+            await asyncio.sleep(0)
+
+        async def items(scope, body=body):
+            yield await body(scope)
+            yield 2
+
+        async def main(k=k, host=host, body=body, items=items):
+            if stream:
+                call = asyncio.ensure_future(drain(stream_in_turn(host, invoke=items)))
+            else:
+                call = asyncio.ensure_future(run_in_turn(host, invoke=body))
+            for _ in range(k):
+                await asyncio.sleep(0)
+            ended_within.add(call.done())
+
+        asyncio.run(main())
+        host.check(*[kind for kind in host.kinds if kind != "RunStart"])
+        assert asyncio.run(run_in_turn(host, invoke=nothing)) is True
+    assert ended_within == {False, True}
 
 
 def test_a_turn_of_a_loop_that_was_closed_under_it_is_dropped_and_the_log_says_so(loop, caplog):
