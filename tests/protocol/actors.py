@@ -97,7 +97,7 @@ async def leg(store: Store, book: Book, fuse: Fuse, dice: random.Random, name: s
     branch = lionnb.Branch(chat_model=model)
     how = {"timeout_s": dice.uniform(0.05, 0.6)} if dice.random() < 0.2 else {}
     live = lionnb.start_leg(branch, "Survey X", store=store, by="ana", name=name, **how)
-    book.write("runs", run=live.session_id, leg=live._token)
+    book.write("begins", run=live.session_id)
     trouble = asyncio.create_task(_trouble(live, dice), name="trouble")
     with contextlib.suppress(LegFailedError):
         await live
@@ -176,7 +176,7 @@ async def taker(store: Store, book: Book, fuse: Fuse, dice: random.Random, run: 
     spec = SessionSpec(id=run, run_id="20261130T101010-abcdef", branch_id="b", leg=mine, created_at=0.0, **identity())
     taken = await store.run(lambda core: core.resume_session(spec, dead_leg=dead_leg, now=time.time()))
     assert taken is not None, "a run whose leg is dead could not be resumed"
-    book.write("runs", run=run, leg=mine)
+    book.write("takes", run=run, leg=mine)
     while True:
         claim = await store.run(lambda core: core.claim_all(run, mine, time.time()))
         fuse()
@@ -217,7 +217,7 @@ async def steady(store: Store, book: Book, fuse: Fuse, dice: random.Random, fold
     gate = Gate()
     branch = lionnb.Branch(chat_model=scripted_model([Reply("begun", gate=gate), reply]))
     live = lionnb.start_leg(branch, "Survey X", store=store, by="ana", name="crowd")
-    book.write("runs", run=live.session_id, leg=live._token)
+    book.write("begins", run=live.session_id)
     while len([*folder.glob("*.half")]) < crew:
         await asyncio.sleep(0.02)
     gate.open()

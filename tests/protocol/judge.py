@@ -43,7 +43,8 @@ class Evidence:
     """The books, put in order."""
 
     steers: dict[str, Steer] = field(default_factory=lambda: defaultdict(Steer))
-    legs: dict[str, str] = field(default_factory=dict)  # leg token -> process
+    began: dict[str, str] = field(default_factory=dict)  # run -> the process of the leg that began it
+    takers: dict[str, str] = field(default_factory=dict)  # token of a leg that took a run -> its process
     well: set[str] = field(default_factory=set)  # processes that reached their end
     ends: dict[str, str] = field(default_factory=dict)  # run -> the status that its last leg ended it with
 
@@ -74,8 +75,10 @@ class Evidence:
                 steer.resolves += 1
             case "resolved":
                 steer.resolved = line["outcome"]
-            case "runs":
-                self.legs[line["leg"]] = line["who"]
+            case "begins":
+                self.began[line["run"]] = line["who"]
+            case "takes":
+                self.takers[line["leg"]] = line["who"]
             case "ended":
                 self.ends[line["run"]] = line["status"]
             case "closed":
@@ -135,7 +138,7 @@ def _of_row(row: ControlRecord, steer: Steer, evidence: Evidence) -> Iterator[st
 
 
 def _of_claimed(row: ControlRecord, steer: Steer, evidence: Evidence) -> Iterator[str]:
-    process = evidence.legs.get(leg_of(row.claim or ""), "nobody")
+    process = evidence.takers.get(leg_of(row.claim or "")) or evidence.began.get(row.session_id, "nobody")
     well = process in evidence.well
     if any(asked["who"] != process for asked in steer.asked):
         yield f"delivered by another process than {process}, which holds the claim"

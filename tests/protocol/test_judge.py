@@ -15,7 +15,8 @@ SESSION = SessionRecord(
 SENT = [{"what": "sends", "id": ID, "run": RUN, "who": "r/operator-1"}]
 ACKED = [*SENT, {"what": "sent", "id": ID, "refused": None, "who": "r/operator-1"}]
 REFUSED = [*SENT, {"what": "sent", "id": ID, "refused": "ended", "who": "r/operator-1"}]
-LEG = [{"what": "runs", "run": RUN, "leg": "leg-1", "who": "r/leg-0"}]
+LEG = [{"what": "begins", "run": RUN, "who": "r/leg-0"}]
+TAKER = [{"what": "takes", "run": RUN, "leg": "leg-1", "who": "r/taker-5"}]
 ASKED = [{"what": "asked", "id": ID, "fails": False, "who": "r/leg-0"}]
 KEPT = [{"what": "history", "id": ID, "who": "r/leg-0"}]
 WELL = [{"what": "closed", "who": "r/leg-0"}]
@@ -68,6 +69,7 @@ LIES = {
     "its turn reads as failed": ([*ACKED, *LEG, *ASKED], row(**APPLIED | {"turn_outcome": "failed"})),
     "in the history: True": ([*ACKED, *LEG, *ASKED, *WELL], row(**APPLIED)),
     "by another process": ([*ACKED, *LEG, {**ASKED[0], "who": "r/leg-9"}], row(**APPLIED)),
+    "than r/taker-5": ([*ACKED, *LEG, *TAKER, *ASKED], row(**APPLIED)),
 }
 
 
