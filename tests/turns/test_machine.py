@@ -143,10 +143,10 @@ class BranchSite(FakeSite):
         return self._count(self.host.turn_state.turn, self.host.control(LoopDirective.CONTINUE))
 
 
-async def quietly(coro: Any) -> None:
+async def quietly(make: Any) -> None:
     """Await it; what may be raised is dropped, for its traceback would keep a stream alive."""
     try:
-        await coro
+        await make()
     except QUIET:
         pass
     except RuntimeError as exc:
@@ -285,7 +285,7 @@ class Machine(RuleBasedStateMachine):
         return next((s for s in self.sites if s.host.turn_state.context is scope.context), actor.site)
 
     def enlist(self, actor: Actor) -> None:
-        actor.task = self.loop.create_task(quietly(actor.main()))
+        actor.task = self.loop.create_task(quietly(actor.main))
         self.actors.append(actor)
 
     def spin(self, n: int = 1) -> None:
@@ -343,7 +343,7 @@ class Machine(RuleBasedStateMachine):
     def close_from_elsewhere(self, i: int) -> None:
         """A second task closes a stream; in the middle of a step it is refused."""
         if (actor := self.pick(i)) is not None and actor.stream is not None:
-            self._detach(actor.stream.aclose())
+            self._detach(actor.stream.aclose)
             self.spin(1)
 
     @rule(i=st.integers(0, 2))
@@ -361,7 +361,7 @@ class Machine(RuleBasedStateMachine):
     def let_go(self, i: int) -> None:
         turn = self.sites[i % len(self.sites)].host.turn_state.turn
         if turn is not None:
-            self._detach(release(turn, 0))
+            self._detach(lambda: release(turn, 0))
         self.spin(2)
 
     @rule()
@@ -369,8 +369,8 @@ class Machine(RuleBasedStateMachine):
         gc.collect(1)  # the youngest: Hypothesis keeps much in the oldest
         self.spin(1)
 
-    def _detach(self, coro: Any) -> None:
-        self.releases.add(self.loop.create_task(quietly(coro)))
+    def _detach(self, make: Any) -> None:
+        self.releases.add(self.loop.create_task(quietly(make)))
 
     # ---- what always holds
     @invariant()
