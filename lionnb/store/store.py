@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import logging
 import os
 import threading
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lionnb.aio import LoopThread
+from lionnb.aio import LoopThread, finish
 from lionnb.errors import StoreError
 from lionnb.store.lease import TTL_S
 from lionnb.store.leglock import LegLocks
@@ -180,6 +181,8 @@ class Store:
         held: int | None = None
         ours = False
         try:
+            with contextlib.suppress(StoreError):
+                await self._opened()  # the lock lies beside the database: its folder is made with that
             while True:
                 # The first beat was the registration of the run.
                 if held is None and locks is not None:
@@ -202,13 +205,17 @@ class Store:
     async def _opened(self) -> StoreCore:
         async with self._opening:
             if self._core is None:
-                from lionnb.store.core import StoreCore
-
-                core = await StoreCore.open(self.location, watchers=self._watchers, wait_s=self._wait_s)
-                self._core, self._wake = core, core.make_wake()
-                if self._wake is not None:
-                    await self._wake.follow()
+                await finish(self._open(), name="store.open")  # half an opening would leave a connection behind
+            assert self._core is not None
             return self._core
+
+    async def _open(self) -> None:
+        from lionnb.store.core import StoreCore
+
+        core = await StoreCore.open(self.location, watchers=self._watchers, wait_s=self._wait_s)
+        self._core, self._wake = core, core.make_wake()
+        if self._wake is not None:
+            await self._wake.follow()
 
     async def _dispose(self) -> None:
         async with self._opening:

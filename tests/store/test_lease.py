@@ -474,7 +474,7 @@ def store(tmp_path):
 
 def started(store):
     spec = SessionSpec(id="s-1", run_id="r", branch_id="b", leg="leg-1", created_at=0.0, **identity())
-    return store.ask(lambda core: core.start_session(spec, 0.0))
+    return store.submit(lambda core: core.start_session(spec, 0.0)).result(30)
 
 
 def beats(store) -> bool:
@@ -523,6 +523,16 @@ def test_a_heart_beats_on_after_the_database_failed_and_before_its_run_is_there(
     started(store)
     assert beats(store) and beats(store)
     assert store.ask(lambda core: core.get_session("s-1")).heartbeat_at > 0
+
+
+def test_a_legs_lock_is_held_from_the_beginning_also_where_nothing_was_made_yet(tmp_path):
+    store = Store(tmp_path / "new" / "c.db")
+    stop = store.keep_alive("s-1", "leg-1")
+    started(store)
+    (lock,) = os.listdir(tmp_path / "new" / "c.db-legs")
+    assert lock and not LegLocks(str(tmp_path / "new" / "c.db")).is_free("leg-1")
+    stop()
+    store.close()
 
 
 def test_closing_does_not_wait_for_hearts(tmp_path):
