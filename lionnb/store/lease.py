@@ -260,7 +260,7 @@ def claim_is_dead(control: ControlRecord, session: SessionRecord, found: Verdict
     if found is Verdict.DEAD:
         return True
     held = control.state is ControlState.DELIVERING and control.claim is not None
-    return held and not session.terminal and leg_of(str(control.claim)) != session.leg
+    return held and leg_of(str(control.claim)) != session.leg
 
 
 def new_token(leg: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import shutil
@@ -14,10 +15,12 @@ import sqlalchemy as sa
 
 from lionnb.errors import ResolveRefusedError, StoreError
 from lionnb.records import ControlState, RunStatus, SessionRecord, SessionSpec, Verdict
-from lionnb.store import Store, lease
+from lionnb.store import Store, lease, locate
+from lionnb.store import statements as sql
 from lionnb.store.lease import claim_is_dead, host_id, identity, kernel_of, run_view, verdict
 from lionnb.store.leglock import LegLocks
 from lionnb.store.schema import sessions
+from tests.store.test_store_race import holding, until_blocked
 
 S = ControlState
 LATE = 10_000.0  # long after any heartbeat of these tests, which is at 0
@@ -394,6 +397,25 @@ async def test_stale_evidence_ends_nothing_once_another_leg_has_the_run(core, st
     await core.resume_session(stale.model_copy(update=mine() | {"leg": "leg-2"}), dead_leg="leg-1", now=story.now)
     assert not (await core._reap_one(stale, "ana", story.now)).ended
     assert (await core.admit(sid, text="x", by="ana", now=story.now)).control is not None
+
+
+@pytest.mark.postgres
+async def test_a_takeover_that_is_under_way_when_the_dead_leg_is_found_gets_the_steer(
+    pg_emptied_url, opened, make_story
+):
+    """The evidence is about the leg before: its run is not ended, and admission finds who has it now."""
+    first, second = await opened(locate(pg_emptied_url)), await opened(locate(pg_emptied_url))
+    story = make_story(first)
+    sid = await story.running(**mine(**GONE))
+    who_is_alive = identity()
+    taking = {"sid": sid, "dead_leg": "leg-1", "new_leg": "leg-2", "until": None, "budget_s": None, "now": story.now}
+    process = {"on_host": who_is_alive["host"], "in_pid": who_is_alive["pid"], "lease_s": 90.0}
+    async with holding(first) as tx:
+        assert await tx.rows(sql.RESUME, **taking, **process, in_pid_start=who_is_alive["pid_start"])
+        steer = asyncio.create_task(second.admit(sid, text="go on", by="ana", now=story.now))
+        await until_blocked(first, steer)
+    assert (await steer).control is not None
+    assert (await first.get_session(sid)).leg == "leg-2"
 
 
 # --- reap -------------------------------------------------------------------------------------------------------

@@ -231,6 +231,46 @@ def test_a_storm_from_two_sides_is_told_to_its_end(store, second):
     assert all(states in (["pending", "withdrawn"], ["withdrawn"]) for states in told.values()) and store.silent()
 
 
+def test_a_late_report_is_told_however_long_after_the_resolution(store, second):
+    """A resolved row is closed, and can change once more."""
+    started(store)
+    store.hears("s-1")
+    row = sent(second, "one")
+    claim = second.ask(lambda core: core.claim_all("s-1", "leg-1", 3.0))
+    second.ask(lambda core: core.resolve(row.id, "abandoned", "ana", 4.0))
+    while store.next() != ("one", "resolved"):
+        pass
+    assert store.silent() and store.silent()
+    done = {"turn_id": "t", "turn_outcome": "completed", "in_history": True, "now": 5.0}
+    second.ask(lambda core: core.report(claim.token, **done))
+    assert store.news.get(timeout=60).late_report is not None and store.silent()
+
+
+def test_nothing_is_read_while_nothing_changes(file_location, monkeypatch):
+    """One look at the change counter costs microseconds; a query is made when that has moved."""
+    monkeypatch.setattr(wake.SqliteEar, "interval_s", 0.001)
+    store = Watched(file_location)
+    started(store)
+    store.hears("s-1")
+    ear, hear, looks = store._wake._ear, store._core.hear, []
+    version, asked, many = ear.version, [], threading.Event()
+
+    async def counted():
+        asked.append(await version())
+        if asked.count(asked[-1]) > 20:
+            many.set()
+        return asked[-1]
+
+    async def looking(look):
+        looks.append(look)
+        await hear(look)
+
+    monkeypatch.setattr(ear, "version", counted)
+    monkeypatch.setattr(store._core, "hear", looking)
+    assert many.wait(60) and len(looks) <= 2
+    store.close()
+
+
 def test_rows_that_were_purged_are_forgotten(store, second):
     started(store)
     store.hears("s-1")
