@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,6 +30,10 @@ OnExisting = Literal["refuse", "attach", "stop", "queue"]
 _started: list[Leg] = []  # this process's, oldest first; ended ones are dropped beyond the last hundred
 _started_lock = threading.RLock()
 _KEEP_ENDED = 100
+
+if hasattr(os, "register_at_fork"):
+    # A child has no legs: their loop runs in the parent, and to touch its copy would disturb the parent's selector.
+    os.register_at_fork(after_in_child=_started.clear)
 
 
 def legs() -> tuple[Leg, ...]:

@@ -13,9 +13,12 @@ from tests.legs.story import HookedStore, Scene
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HookedStore]:
-    """A steer waits for its row as long as it takes, unless something is held: no clock decides what it says."""
-    made = HookedStore(tmp_path / "legs.sqlite")
+def store(road: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HookedStore]:
+    """A real database: in a file on one road, in memory (which is faster) on the other.
+
+    A steer waits for its row as long as it takes, unless something is held: no clock decides what it says.
+    """
+    made = HookedStore(tmp_path / "legs.sqlite" if road.name == "cli" else ":memory:")
     monkeypatch.setattr(steering, "RECORDED_WITHIN_S", 30.0)
     made.hurry = lambda: monkeypatch.setattr(steering, "RECORDED_WITHIN_S", 0.0)
     yield made

@@ -136,14 +136,22 @@ def sweep(store: Any, make: Any, victim: str, **how: Any) -> int:
 
 
 VICTIMS = ["the leg", "the turn's task", "the turn, by a person", "everything"]
+FAST = [("cli", "the leg"), ("cli", "everything")]
 ROADS = pytest.mark.parametrize("road", ["cli", pytest.param("api", marks=pytest.mark.slow)], indirect=True)
 # anyio's and lionagi's child tasks, cancelled before their first step, leave their coroutine unstarted.
 STRAY = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 
 
 @STRAY
-@ROADS
-@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize(
+    ("road", "victim"),
+    [
+        pytest.param(road, victim, marks=[] if (road, victim) in FAST else pytest.mark.slow)
+        for road in ("cli", "api")
+        for victim in VICTIMS
+    ],
+    indirect=["road"],
+)
 def test_a_leg_cancelled_at_any_step_leaves_a_true_record(road, store, victim, caplog):
     """S1, S3, S5 and T5, with the store and the provider real."""
     caplog.set_level("CRITICAL", "lionnb")

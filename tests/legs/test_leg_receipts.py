@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -306,6 +307,7 @@ async def test_a_steer_admitted_by_another_program_between_turn_and_end_lands(sc
     assert "> just in time" in s.last(1) and s.states(leg) == ["applied"]
 
 
+@pytest.mark.parametrize("road", ["cli"], indirect=True)  # two stores on one file
 async def test_a_refusal_that_turns_out_to_be_a_row_is_told_as_the_row(scene):
     """A server that went away in mid-commit: the caller was told no, and then the steer landed."""
     s = scene()
@@ -338,3 +340,23 @@ async def test_receipts_show_themselves_as_text_never_as_markup(scene):
     assert receipt.control_id[:8] in repr(receipt)
     s.answer_all()
     await leg
+
+
+async def test_a_loop_of_steers_waits_for_a_slow_store_once(scene, monkeypatch):
+    """The first one has found out that it is slow; the others are queued behind it, at once."""
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    admit = s.store.hold("admit")
+    waits = []
+    wait = concurrent.futures.wait
+    monkeypatch.setattr(
+        concurrent.futures, "wait", lambda fs, timeout=None: (waits.append(timeout), wait(fs, timeout))[1]
+    )
+    receipts = [leg.steer(f"point {i}") for i in range(50)]
+    assert len(waits) == 1 and {r.fate for r in receipts} == {None}
+    admit.open()
+    s.answer_all()
+    await leg
+    assert [(await r).fate for r in receipts] == [Fate.APPLIED] * 50
+    assert [row.text for row in s.rows(leg)] == [f"point {i}" for i in range(50)]

@@ -218,3 +218,25 @@ def test_a_leg_that_nobody_awaits_and_that_fails_is_said_on_stderr(tmp_path):
         tmp_path,
     )
     assert "failed in turn" in said and "no such model" in said and "never retrieved" not in said
+
+
+@pytest.mark.slow
+def test_a_forked_child_has_no_legs_and_its_exit_touches_none(tmp_path):
+    """Their loop is the parent's: to run its copy would use the parent's selector."""
+    said = run_to_its_end(
+        """
+        loop = asyncio.new_event_loop()
+        (leg,) = loop.run_until_complete(start())
+        pid = os.fork()
+        if pid == 0:
+            assert lionnb.legs() == () and leg.live
+            sys.exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        assert leg.live
+        gate.open()
+        loop.run_until_complete(leg.result())
+        loop.close()
+        """,
+        tmp_path,
+    )
+    assert record(tmp_path) == (["completed"], ["applied"]) and "Traceback" not in said
