@@ -98,6 +98,7 @@ class Steering:
         self._open: dict[str, ControlRecord] = {}  # rows of the run, anybody's, that can still change
         self._ended = False
         self._asked: concurrent.futures.Future[int] | None = None
+        self._late: concurrent.futures.Future[None] | None = None  # an admission that took longer than we wait
 
     @property
     def receipts(self) -> tuple[Receipt, ...]:
@@ -123,11 +124,18 @@ class Steering:
         self._book.add(receipt)
         future = self._ledger.submit(lambda core: self._admit(core, receipt, author))
         future.add_done_callback(lambda done: self._unanswered(receipt, done))
-        concurrent.futures.wait((future,), timeout=RECORDED_WITHIN_S)
+        self._wait_a_little(future)
         if (refusal := receipt.refusal) is not None:
             raise SteerRefusedError(*refusal)
         same = self._book.of(receipt.control_id)  # a repeated key has become the steer that was there
         return same[0] if same else receipt
+
+    def _wait_a_little(self, future: concurrent.futures.Future[None]) -> None:
+        late = self._late
+        if late is not None and not late.done():
+            return  # the store is known to be slow: a loop of steers must not wait for each of them
+        concurrent.futures.wait((future,), timeout=RECORDED_WITHIN_S)
+        self._late = None if future.done() else future
 
     async def _admit(self, core: Any, receipt: Receipt, author: str) -> None:
         try:
