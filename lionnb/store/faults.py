@@ -142,6 +142,8 @@ def _sentence(exc: BaseException) -> str:
         if code := _sqlstate(e):
             return next((text for prefix, text in _POSTGRES if code.startswith(prefix)), OTHER)
     for e in chain:
+        if isinstance(e, OSError) and e.errno == errno.ENOENT and e.filename is None:
+            return UNREACHABLE  # no file was asked for: it is the socket of a server that is not there
         if isinstance(e, OSError) and e.errno in _ERRNO:
             return _ERRNO[e.errno]
     if any(isinstance(e, PoolTimeout) for e in chain):
