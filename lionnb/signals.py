@@ -36,12 +36,8 @@ class RunFailed(upstream.RunFailed):
     turn_id: UUID | None = None
 
 
-# What a RunEnd says of usage: every field that is RunEnd's own, whatever lionagi adds to it.
-_USAGE_FIELDS = tuple(set(upstream.RunEnd.model_fields) - set(upstream.Signal.model_fields) - {"duration_ms"})
-
-
 def build_run_end(branch: Any, *, turn_id: UUID | None = None, duration_ms: float = 0.0, result: Any = None) -> RunEnd:
     """A RunEnd with lionagi's own usage and duration policy, and the turn's id."""
-    end = upstream.build_run_end(branch, duration_ms=duration_ms)
-    usage = {name: getattr(end, name) for name in _USAGE_FIELDS}
-    return RunEnd(data=result, turn_id=turn_id, duration_ms=duration_ms, **usage)
+    end = upstream.build_run_end(branch, duration_ms=duration_ms, result=result)
+    # Every field as lionagi made it, whatever it adds to them; validated there, so not a second time.
+    return RunEnd.model_construct(**{**vars(end), "turn_id": turn_id})  # type: ignore[no-any-return]

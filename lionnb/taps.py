@@ -14,7 +14,6 @@ from lionagi.ln import is_coro_func
 from lionagi.protocols.messages import ActionRequest, ActionResponse, AssistantResponse, Instruction
 from lionagi.service.connections import APICalling
 
-from lionnb.records import Usage
 from lionnb.turns import context as ctxs
 from lionnb.turns.log import TurnLog, TurnRow, clip
 from lionnb.turns.phases import Phase
@@ -23,6 +22,7 @@ from lionnb.turns.turn import Turn
 
 __all__ = (
     "ReportSlot",
+    "counts_of",
     "mark_instruction",
     "message",
     "model_name",
@@ -31,7 +31,6 @@ __all__ = (
     "report",
     "tap_model",
     "untap_model",
-    "usage_of",
 )
 
 
@@ -73,27 +72,27 @@ def _count(found: dict[str, Any], *names: str) -> int | None:
     return None
 
 
-def usage_of(response: Any) -> Usage | None:
-    """What one provider response reports; ``None`` when it reports nothing."""
+def counts_of(response: Any) -> tuple[int | None, int | None, float | None] | None:
+    """Input tokens, output tokens and cost that one provider response reports; ``None`` when it reports nothing."""
     item = response[-1] if isinstance(response, list) and response else response
     if not isinstance(item, dict):
         return None
     usage = item.get("usage")
     found = usage if isinstance(usage, dict) else {}
     cost = item.get("total_cost_usd", item.get("cost"))
-    got = Usage(
-        input_tokens=_count(found, "input_tokens", "prompt_tokens"),
-        output_tokens=_count(found, "output_tokens", "completion_tokens"),
-        cost_usd=float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) else None,
+    got = (
+        _count(found, "input_tokens", "prompt_tokens"),
+        _count(found, "output_tokens", "completion_tokens"),
+        float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) else None,
     )
-    return None if got == Usage() else got
+    return None if got == (None, None, None) else got
 
 
 def provider_call(turn: Turn, event: Any) -> None:
     """A provider call has settled on the API road: its usage is the turn's, also when it failed."""
-    if isinstance(event, APICalling) and (usage := usage_of(event.response)) is not None:
+    if isinstance(event, APICalling) and (counts := counts_of(event.response)) is not None:
         row, said = turn.row, event.response
-        row.add_usage(usage)
+        row.add_usage(*counts)
         # The message made of it repeats this usage. A list, for nested calls may be under way at the same time.
         row.counted = [*(row.counted or ()), said[0] if isinstance(said, list) and len(said) == 1 else said]
 
@@ -124,9 +123,8 @@ def _message_usage(row: TurnRow, response: Any) -> None:
     if response is not None and row.counted and response in row.counted:
         row.counted.remove(response)
         return
-    usage = usage_of(response)
-    if usage is not None:
-        row.add_usage(usage)
+    if (counts := counts_of(response)) is not None:
+        row.add_usage(*counts)
 
 
 # ---------------------------------------------------------------------- provider blocks

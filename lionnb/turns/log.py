@@ -27,6 +27,10 @@ def clip(text: str, limit: int = TEXT_LIMIT) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} more characters)"
 
 
+def _plus(a: Any, b: Any) -> Any:
+    return b if a is None else a if b is None else a + b
+
+
 class TurnRow:
     """The row of one entry while it is being written. `record` gives the frozen copy."""
 
@@ -58,11 +62,11 @@ class TurnRow:
         self.carried: tuple[str, ...] = ()
         self.counted: list[Any] | None = None  # provider responses of a running turn whose usage was counted already
 
-    def add_usage(self, usage: Usage) -> None:
+    def add_usage(self, input_tokens: int | None, output_tokens: int | None, cost_usd: float | None) -> None:
         """Add what one provider call reported; unknown stays unknown."""
-        total = self.usage + usage
-        self.input_tokens, self.output_tokens = total.input_tokens, total.output_tokens
-        self.cost_usd = total.cost_usd
+        self.input_tokens = _plus(self.input_tokens, input_tokens)
+        self.output_tokens = _plus(self.output_tokens, output_tokens)
+        self.cost_usd = _plus(self.cost_usd, cost_usd)
 
     @property
     def usage(self) -> Usage:

@@ -31,6 +31,7 @@ __all__ = ("Turn", "TurnHost", "control_data", "unfinished")
 log = logging.getLogger(__name__)
 
 _DRIVERS_KEPT = 8
+_FINALIZING = Phase.FINALIZING.value  # reading an enum's value is slow enough to be seen
 
 
 class TurnHost(Protocol):
@@ -204,10 +205,10 @@ class Turn:
         with state.mutex:
             ctx.phase = step(ctx.phase, Phase.FINALIZING)
             unread, ctx.control = ctx.control, None
-        self.since, turn_id = time.monotonic(), str(ctx.turn_id)
+        self.since, turn_id = time.monotonic(), self.row.turn_id
         if unread is not None:
             state.log.event("control", turn_id, fate="not consumed", **control_data(unread))
-        state.log.event("phase", turn_id, phase=Phase.FINALIZING.value)
+        state.log.event("phase", turn_id, phase=_FINALIZING)
 
     def close(self, outcome: TurnOutcome, failed: BaseException | None = None) -> None:
         """Publish the report, close, clear the pointer, release the lock. Synchronous, idempotent, never raises."""

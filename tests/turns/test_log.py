@@ -9,7 +9,6 @@ import tracemalloc
 import pytest
 from turnkit import Host, Watched, drain, outcome_of, until
 
-from lionnb.records import Usage
 from lionnb.testing import Gate, Reply, leftover_tasks, scripted_model
 from lionnb.turns import TurnLog, run_in_turn
 from lionnb.turns.log import TurnRow, clip
@@ -183,11 +182,11 @@ async def test_a_stream_that_fails_after_a_part_keeps_what_was_reported_before()
 
 
 async def test_cost_is_kept_where_a_provider_reports_it():
-    from lionnb.taps import usage_of
+    from lionnb.taps import counts_of
 
-    assert usage_of({"usage": {"input_tokens": 1}, "total_cost_usd": 0.5}) == Usage(input_tokens=1, cost_usd=0.5)
-    assert usage_of({"usage": {"prompt_tokens": True}}) is None
-    assert usage_of("text") is None
+    assert counts_of({"usage": {"input_tokens": 1}, "total_cost_usd": 0.5}) == (1, None, 0.5)
+    assert counts_of({"usage": {"prompt_tokens": True}}) is None
+    assert counts_of("text") is None
 
 
 # --- bounds ----------------------------------------------------------------------------------------------------------------

@@ -96,6 +96,20 @@ async def test_callers_that_wait_keep_their_loop_too():
     host.check("RunEnd", "RunEnd")
 
 
+async def test_a_call_from_elsewhere_between_anothers_lock_and_its_pointer_is_refused():
+    host, refused, model = Host(), [], object()
+
+    def resolve():  # asked with the lock held and the pointer not yet set
+        if not refused:
+            refused.append(in_thread(lambda: run_in_turn(host, invoke=nothing)))
+        return model
+
+    host.turn_model = resolve
+    assert await run_in_turn(host, invoke=nothing) is True
+    assert isinstance(refused[0], WrongLoopError)
+    host.check("RunEnd")
+
+
 def test_a_stream_that_is_left_open_ends_with_asyncio_run():
     host, keep = Host(), []
 

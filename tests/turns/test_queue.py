@@ -90,6 +90,26 @@ async def test_callers_enter_in_the_order_of_arrival():
     assert order == list(range(50))
 
 
+async def test_a_caller_that_comes_between_two_turns_queues_visibly_behind_who_was_woken():
+    """The lock is free for a moment, and the woken waiter has not run yet: no wait of asyncio's own hides a caller."""
+    host, seen = Host(observed=False), []
+
+    async def nothing(scope): ...
+
+    async def look(scope):
+        seen.extend(w.operation for w in host.turn_state.queue())
+
+    async def twice():
+        await run_in_turn(host, invoke=lambda scope: until(lambda: host.turn_state.waiters))
+        await run_in_turn(host, invoke=nothing, operation="again")  # no step of the loop in between
+
+    first = asyncio.create_task(twice())
+    second = asyncio.create_task(run_in_turn(host, invoke=look))
+    await asyncio.gather(first, second)
+    assert seen == ["again"]
+    host.check()
+
+
 @pytest.mark.parametrize("seed", range(20))
 async def test_whoever_is_cancelled_the_others_enter_in_order_and_each_once(seed):
     """Random cancellations before, while and after the lock is handed over."""
