@@ -75,7 +75,10 @@ def _store(db: str | None) -> Iterator[Ask]:
         try:
             return store.submit(work).result(ANSWER_WITHIN_S)
         except concurrent.futures.TimeoutError:
-            raise StoreError("the control database did not answer: another program may hold it. Try again.") from None
+            raise StoreError(
+                "the control database did not answer, another program may hold it: whether anything was written is "
+                "unknown. Look before you repeat it; a message with the same --key is written once."
+            ) from None
 
     try:
         yield ask

@@ -75,4 +75,4 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def json_line(value: Any) -> str:
     """*value* as JSON on one line, in ASCII: every text to the letter, and no character on which a terminal acts."""
-    return json.dumps(value, ensure_ascii=True).replace("\x7f", "\\u007f")
+    return json.dumps(value, ensure_ascii=True)
