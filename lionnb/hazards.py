@@ -229,14 +229,14 @@ def p4() -> Pair:
 
 # ---------------------------------------------------------------------- P5
 async def _lifecycles(side: _Side) -> list[Finding]:
-    def watched(reply: str) -> tuple[Any, list[str]]:
-        branch, log = side.branch(scripted_model([reply])), list[str]()
+    def watched(*replies: str) -> tuple[Any, list[str]]:
+        branch, log = side.branch(scripted_model(list(replies))), list[str]()
         side.observe(branch, RunStart, RunEnd, RunFailed, handler=lambda s, _: log.append(type(s).__name__))
         return branch, log
 
     chatty, of_chat = watched("an answer")
     await chatty.chat("a question")
-    react, of_react = watched("done")
+    react, of_react = watched('{"analysis": "seen enough", "extension_needed": false}', '{"answer": "done"}')
     await _consume(react.ReActStream({"instruction": "x"}, extension_allowed=False))
     closing, of_close = watched("an answer")
     async with aclosing(closing.run("x")) as stream:
@@ -259,7 +259,7 @@ def main() -> int:
     """Print all five; 0 only if each fault shows on stock and not here."""
     import logging
 
-    logging.disable(logging.WARNING)  # a scripted answer is not the structure that ReAct asks for, and lionagi says so
+    logging.disable(logging.WARNING)
     pairs = [p() for p in (p1, p2, p3, p4, p5)]
     for pair in pairs:
         print(pair, end="\n\n")  # noqa: T201

@@ -406,7 +406,7 @@ async def test_an_anyio_cancellation_during_finalization_waits_without_a_busy_lo
                     await asyncio.sleep(0)
                 gate.open()
     loop.call_soon = call_soon
-    assert calls[0] < 1000
+    assert calls[0] < 300  # 200 are the steps of this test itself; without the shield there are 600
     host.check("RunEnd")
 
 
