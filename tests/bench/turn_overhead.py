@@ -29,12 +29,12 @@ from typing import Any
 os.environ.setdefault("LIONAGI_HOME", tempfile.mkdtemp())
 os.environ.setdefault("LOG_AUTO_SAVE_ON_EXIT", "false")
 
-import lionagi  # noqa: E402
-from pydantic import BaseModel  # noqa: E402
+import lionagi
+from pydantic import BaseModel
 
-import lionnb  # noqa: E402
-from lionnb.testing import scripted_model  # noqa: E402
-from lionnb.turns import TurnLog, run_in_turn  # noqa: E402
+import lionnb
+from lionnb.testing import scripted_model
+from lionnb.turns import TurnLog, run_in_turn
 
 WORDS = " ".join(str(i) for i in range(100))
 ANALYSIS = '{"analysis": "seen enough", "extension_needed": false}'
@@ -140,7 +140,9 @@ async def memory(turns: int) -> str:
 async def main(*, quick: bool) -> None:
     """Print the tables."""
     pairs = 7 if quick else 41
-    print(f"Python {platform.python_version()}, lionagi {lionagi.__version__}, {os.cpu_count()} CPUs, {pairs} pairs a line")
+    print(
+        f"Python {platform.python_version()}, lionagi {lionagi.__version__}, {os.cpu_count()} CPUs, {pairs} pairs a line"
+    )
     print(f"\n{'':26} {'stock us':>9} {'lionnb us':>9}   ratio [quartiles]")
     for name in CALLS:
         for observed in (False, True):
