@@ -108,7 +108,7 @@ class SteerRefusedError(LionnbError, ValueError):
     """A steer was refused at the door: no row was written.
 
     ``reason`` is a stable word (``blank``, ``type``, ``size``, ``nul``, ``surrogate``, ``ended``, ``unknown``,
-    ``verb``, ``kind``, ``dead``, ``silent``, ``key``).
+    ``verb``, ``kind``, ``dead``, ``silent``, ``key``, ``store``).
     """
 
     def __init__(self, reason: str, sentence: str) -> None:

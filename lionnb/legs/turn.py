@@ -104,6 +104,7 @@ class TurnRun:
         self.batch: Batch | None = None
         self.called = False
         self.why: TurnEnd | None = None  # why it was cancelled
+        self._wanted: set[str] = set()  # steers that must not wait behind what is being claimed
         self._returned = self._stopped = self._overdue = False
         self._value: Any = None
         self._raised: BaseException | None = None
@@ -141,6 +142,8 @@ class TurnRun:
         """A person wants this steer instead: end this turn, unless the turn can still carry it, or does."""
         if self.row is None and (self.carry or isinstance(self._instruction, str)):
             self.carry = True  # it has not begun: it takes the steer along, and keeps its place in the queue
+        elif self.carry and not self.called:
+            self._wanted.add(control_id)  # it is claiming
         elif self.batch is None or control_id not in self.batch.ids:
             self.cancel(TurnEnd.TURN_CANCELLED)
 
@@ -165,7 +168,7 @@ class TurnRun:
         row.session_id = self._operation.session_id
         text = self._instruction
         if self.carry:
-            self.batch = await self._drain.take()
+            self.batch = await self._take()
             if self.batch is not None:
                 parts = [] if text is None else [text]
                 text = "\n\n".join([*parts, continuation_text([r.text for r in self.batch.rows])])
@@ -188,6 +191,14 @@ class TurnRun:
             raise
         await self._report(scope, text, TurnOutcome.CANCELLED if self._stopped else TurnOutcome.COMPLETED)
         return self._value
+
+    async def _take(self) -> Batch | None:
+        """Claim what is pending; once more, when a redirect's row came just behind the claim."""
+        while (batch := await self._drain.take()) is not None and not self._wanted <= set(batch.ids):
+            self._wanted.clear()
+            if (cancelled := await self._drain.give_back(batch)) is not None:
+                raise cancelled
+        return batch
 
     async def _report(self, scope: TurnScope, text: Any, outcome: TurnOutcome) -> None:
         """Say on each carried row what its turn came to, whatever cancels this one."""

@@ -117,6 +117,24 @@ async def test_a_stop_during_the_claim_gives_the_rows_back_and_rejects_them(scen
     assert (await receipt).fate is Fate.REJECTED and s.rows(leg)[0].handed_over_at is None
 
 
+async def test_a_stop_that_arrives_when_the_result_is_there_still_stops_the_leg(scene):
+    """The turn keeps its value, and the leg was stopped: it does not read as if it had come to its end by itself."""
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    leg.steer("more")
+    await s.answer()
+    await s.working()
+    report = s.store.hold("report")
+    s.answer_all()
+    await report.reached()
+    leg.stop()
+    report.open()
+    result = await leg
+    assert (result.status, result.value, result.note) == (RunStatus.CANCELLED, "two", "stopped")
+    assert [t.end for t in result.turns] == [TurnEnd.RETURNED] * 2
+
+
 async def test_a_stop_reaches_a_turn_that_swallowed_its_cancellation(scene):
     """A stronger reason cancels once more: a person's stop must not be lost in a tool's `except`."""
     swallowed = asyncio.Event()
@@ -369,17 +387,62 @@ async def test_a_redirect_whose_row_misses_the_claim_cancels_that_continuation_a
     leg = s.leg()
     await s.working()
     first = leg.steer("first")
-    claim = s.store.hold("claim_all")
+    claim, admit = s.store.hold("claim_all"), s.store.hold("admit")
     await s.answer()
     await claim.reached()
-    second = leg.redirect("second")  # its row is written after the claim that is under way
+    second = leg.redirect("second")  # its row will be written after the claim that is under way
     claim.open()
+    await s.working()  # the continuation works on the first one
+    admit.open()
     await heard(leg.feed, lambda e: len(leg.turns) == 2)  # the provider never answers: only the cancel ends it
     s.answer_all()
     result = await leg
     assert [t.end for t in result.turns] == [TurnEnd.RETURNED, TurnEnd.TURN_CANCELLED, TurnEnd.RETURNED]
     assert [t.steers for t in result.turns[1:]] == [(first.control_id,), (second.control_id,)]
     assert [row.turn_outcome for row in s.rows(leg)] == ["cancelled", "completed"]
+
+
+async def test_a_redirect_whose_row_comes_just_behind_the_claim_lands_with_what_was_claimed(scene):
+    """Nobody has been called yet: the claim is given back and taken again, with both, and no turn is lost."""
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    first = leg.steer("first")
+    claim = s.store.hold("claim_all")
+    await s.answer()
+    await claim.reached()
+    second = leg.redirect("second")
+    claim.open()
+    leg.flush(30)  # blocks the loop: claim and row are both there before the leg hears of either
+    s.answer_all()
+    result = await leg
+    assert [t.end for t in result.turns] == [TurnEnd.RETURNED] * 2 and len(s.requests) == 2
+    assert result.turns[1].steers == (first.control_id, second.control_id)
+    assert s.store.said.count("give_back") == 1 and s.states(leg) == ["applied"] * 2
+
+
+async def test_a_redirect_that_its_turn_has_just_claimed_does_not_cancel_it(scene):
+    """It was sent while the continuation waited for the Branch, and its row was written before the claim."""
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    first = leg.steer("first")
+    cell = asyncio.create_task(s.branch.communicate("a cell"))
+    await s.answer()
+    await s.working()
+    await heard(s.branch.turns, lambda e: e.kind == "wait" and e.data["operation"] == "operate")
+    admit = s.store.hold("admit")
+    second = leg.redirect("second")
+    await s.answer()
+    await cell
+    await heard(
+        s.branch.turns, lambda e: e.kind == "start" and e.data["operation"] == "operate" and len(leg.turns) == 1
+    )
+    admit.open()
+    s.answer_all()
+    result = await leg
+    assert [t.end for t in result.turns] == [TurnEnd.RETURNED] * 2
+    assert result.turns[1].steers == (first.control_id, second.control_id)
 
 
 async def test_a_redirect_between_turns_is_a_steer(scene):
@@ -415,6 +478,21 @@ async def test_a_leg_whose_task_is_cancelled_before_its_first_step_ends(scene):
     assert (await receipt).fate in (Fate.REJECTED, Fate.NEVER_LANDED)
     leg.flush(10)
     assert receipt.fate is Fate.REJECTED and s.run(leg).status is RunStatus.CANCELLED
+
+
+async def test_a_turn_that_ends_with_its_leg_is_cancelled_and_not_failed(scene):
+    """The end of asyncio.run cancels both, and the turn's task may be the first to run: who cancelled it is known."""
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    leg.steer("carried")
+    await s.answer()
+    await s.working()
+    leg._turn._task.cancel()
+    leg.task.cancel()
+    result = await leg
+    assert result.status is RunStatus.CANCELLED and result.turns[1].end is TurnEnd.TASK_CANCELLED
+    assert s.rows(leg)[0].turn_outcome == "cancelled"
 
 
 async def test_awaiting_a_leg_and_giving_up_does_not_touch_it(scene):

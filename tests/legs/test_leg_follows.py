@@ -266,7 +266,26 @@ async def test_a_deadline_that_passes_before_the_first_turn_starts_none(scene):
     assert "before its first turn" in result.note
 
 
-async def test_the_deadline_is_a_timer_of_the_loop(scene):
-    """Real time, and nobody looks at the clock: the provider never answers, so only the timer can end this."""
-    s = scene()
-    assert (await s.leg(timeout_s=0.01)).status is RunStatus.TIMED_OUT
+async def test_the_deadline_is_a_timer_of_the_loop(scene, monkeypatch):
+    """Set to what is left when a turn begins, and gone when it has ended."""
+    s, timers = scene(), []
+    loop = asyncio.get_running_loop()
+    call_later = loop.call_later
+
+    def watched(delay, fn, *args, **kwargs):
+        timer = call_later(delay, fn, *args, **kwargs)
+        if args == (TurnEnd.DEADLINE,):
+            timers.append((delay, fn, timer))
+        return timer
+
+    monkeypatch.setattr(loop, "call_later", watched)
+    leg = s.leg(timeout_s=600)
+    await s.working()
+    leg.steer("more")
+    spend(leg, 100)
+    await s.answer()
+    await s.working()
+    (first, _, ended), (second, fire, _) = timers
+    assert 500 < first <= 600 and 400 < second <= 500 and ended.cancelled()
+    fire(TurnEnd.DEADLINE)
+    assert (await leg).status is RunStatus.TIMED_OUT

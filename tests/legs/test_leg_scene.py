@@ -83,6 +83,7 @@ async def test_a_leg_with_nothing_pending_ends_without_another_turn(scene):
     run = s.run(leg)
     assert (run.status, run.leg, run.run_id) == (RunStatus.COMPLETED, None, leg.run_id)
     assert s.states(leg) == []
+    assert not s.store._hearts and s.store._watchers.watched() == frozenset()  # nothing beats or listens for it
 
 
 async def test_a_steer_in_the_line_after_start_leg_lands(scene):

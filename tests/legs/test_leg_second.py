@@ -237,6 +237,8 @@ async def test_a_leg_started_inside_of_a_turn_is_no_part_of_it(scene):
     async def tool():
         started.append(s.leg("from a tool"))
         started[0].steer("and this")  # sent from inside: no person's
+        await heard(s.branch.turns, lambda e: e.kind == "wait")  # it waits for this very turn
+        assert len(s.branch.turn_queue) == 1 and not s.requests
         return "outer"
 
     assert await s.branch.operate(instruction="outer", middle=middle(tool)) == "outer"

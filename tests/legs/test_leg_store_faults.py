@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 
 import pytest
 
@@ -346,6 +347,33 @@ async def test_a_receipt_hears_of_an_end_that_lands_late(scene, patience):
     end.open()
     leg.flush(10)
     assert receipt.fate is Fate.REJECTED and s.run(leg).status is RunStatus.CANCELLED
+
+
+async def test_a_steer_that_slips_past_an_end_that_was_not_recorded_settles_all_the_same(scene, monkeypatch):
+    """It found the leg alive; then that ended, and the store did not take it: nobody will take the row now."""
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    loop, entered, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    add = leg._steering._book.add
+
+    def slowly(receipt):
+        loop.call_soon_threadsafe(entered.set)
+        go_on.wait()
+        add(receipt)
+
+    monkeypatch.setattr(leg._steering._book, "add", slowly)
+    sending = loop.run_in_executor(None, leg.steer, "in between")
+    await entered.wait()
+    s.store.fail("end", *[StoreError("locked")] * 2)
+    leg.stop()
+    await leg
+    go_on.set()
+    receipt = await sending
+    assert s.states(leg) == ["pending"] and s.run(leg).status is RunStatus.RUNNING
+    assert (await receipt).fate is Fate.NEVER_LANDED
+    leg.flush(10)
+    leg.flush(10)
 
 
 async def test_a_turn_that_cannot_be_recorded_is_said_and_harms_nothing(scene, caplog):
