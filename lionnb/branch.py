@@ -339,7 +339,8 @@ class Branch(Operations, StockBranch):
 
     def clone(self, sender: Any = None) -> Branch:
         """As lionagi's: a turn-aware Branch with the same messages, and no turn state."""
-        made = _adopt(super().clone(sender))
+        made = super().clone(sender)
+        made = made if isinstance(made, Branch) else _adopt(made)
         loud = not isinstance(self._log_manager, QuietLogger)
         made._log_manager = DataLogger.from_config(self._log_manager._config.model_copy()) if loud else QuietLogger()
         return made
