@@ -22,6 +22,7 @@ __all__ = ("Round",)
 
 LIMIT_S = 60.0  # a process that lives longer hangs
 KILLED = -signal.SIGKILL
+ORPHANED = 255  # multiprocessing's word for a process whose fork server is gone: somebody else has killed that
 POINTS = {"taker": 25}  # how many points of its fuse an actor passes, more or less
 
 
@@ -108,4 +109,5 @@ class Round:
             stderr = self.folder / f"{name}.stderr"
             said = stderr.read_text() if stderr.exists() else ""
             if code not in (0, KILLED) or "Traceback" in said or "never retrieved" in said:
-                yield f"{name} {'hung' if code is None else f'ended with {code}'}: {said[-3000:]}"
+                how = {None: "hung", ORPHANED: "lost its fork server"}.get(code, f"ended with {code}")
+                yield f"{name} {how}: {said[-3000:]}"
