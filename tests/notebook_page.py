@@ -144,7 +144,7 @@ class NotebookPage:
             self.errors.append(message.text)
 
     def _on_page_error(self, error: Error) -> None:
-        self.errors.append(f"uncaught: {error.message}")
+        self.errors.append(f"uncaught: {error.stack or error.message}")
 
     def _on_request(self, request: Request) -> None:
         url = urlsplit(request.url)
@@ -155,8 +155,17 @@ class NotebookPage:
         self.page.wait_for_function(condition, arg=arg, timeout=timeout_s * 1000)
 
     def wait_ready(self, timeout_s: float = 60) -> None:
-        """Wait until the notebook is loaded and its kernel idle."""
+        """Wait until the notebook is loaded and its kernel idle, and JupyterLab's splash has gone."""
         self._wait("() => window.lionnbTest.ready", timeout_s)
+        self._wait_splash()
+
+    def _wait_splash(self) -> None:
+        """Wait until the splash of a start or of a change of theme has gone.
+
+        JupyterLab 4.6 takes it away 200 ms after it was last needed, once for each need: two of them within that time
+        take it away twice, and the second fails with an uncaught "removeChild" that is nobody's fault here.
+        """
+        self._wait("() => !document.getElementById('jupyterlab-splash')", 30)
 
     def run_all(self, *, wait: bool = True, timeout_s: float = 60) -> None:
         """Run all cells, as the menu does; ``wait=False`` returns once they are queued."""
@@ -230,9 +239,10 @@ class NotebookPage:
         )
 
     def set_theme(self, theme: Theme) -> None:
-        """Switch JupyterLab's theme and wait until it is drawn."""
+        """Switch JupyterLab's theme and wait until it is drawn and a next switch is safe."""
         self.execute("apputils:change-theme", {"theme": f"JupyterLab {theme.capitalize()}"})
         self._wait("light => document.body.dataset.jpThemeLight === String(light)", 30, theme == "light")
+        self._wait_splash()
         self.theme = theme
 
     def screenshot(self, name: str, *, cell: int | None = None) -> Path:
