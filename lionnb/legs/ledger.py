@@ -23,7 +23,7 @@ from lionnb.errors import LionnbError
 from lionnb.records import SessionSpec
 from lionnb.store.store import Store
 
-__all__ = ("Answer", "Ledger", "hand_over", "outlast", "wait_for")
+__all__ = ("Answer", "Ledger", "call_in", "hand_over", "outlast", "wait_for")
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -33,6 +33,18 @@ def hand_over(loop: asyncio.AbstractEventLoop, fn: Callable[[], object]) -> None
     """Call *fn* in *loop*, from any thread. On a closed loop nobody is left to be called."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(fn)
+
+
+def call_in(loop: asyncio.AbstractEventLoop, fn: Callable[[], object]) -> None:
+    """Call *fn* in *loop*, from any thread; at once, if this code runs in it."""
+    try:
+        here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+    except RuntimeError:
+        here = None
+    if here is loop:
+        fn()
+    else:
+        hand_over(loop, fn)
 
 
 async def wait_for(future: concurrent.futures.Future[T]) -> T:

@@ -27,8 +27,9 @@ from lionnb.errors import LegFailedError, SteerRefusedError, TurnDeadlockError
 from lionnb.feed import Feed
 from lionnb.legs.budget import Budget
 from lionnb.legs.drain import STORE_LIMIT_S, Drain
-from lionnb.legs.ledger import hand_over, outlast, problem_of, wait_for
-from lionnb.legs.receipt import LANDS, Outlook, Receipt
+from lionnb.legs.ledger import call_in, hand_over, outlast, problem_of, wait_for
+from lionnb.legs.outlook import outlook_of
+from lionnb.legs.receipt import Outlook, Receipt
 from lionnb.legs.result import LegResult, LegTurn
 from lionnb.legs.run import TAKEN, Ending, Run
 from lionnb.legs.states import FOLLOWS, LegPhase, TurnEnd, step
@@ -200,7 +201,7 @@ class Leg:
         turn = self._turn
         if turn is None or not self.live or not turn.open or (turn_id is not None and turn_id != turn.turn_id):
             return False
-        self._call_home(lambda: turn.cancel(TurnEnd.TURN_CANCELLED))
+        call_in(self.loop, lambda: turn.cancel(TurnEnd.TURN_CANCELLED))
         return True
 
     def redirect(self, text: str, *, key: str | None = None, by: str | None = None) -> Receipt:
@@ -212,29 +213,19 @@ class Leg:
         turn = self._turn  # what runs when the person says so: not the turn that may follow and carry this very text
         receipt = self.steer(text, key=key, by=by)
         if turn is not None:
-            receipt.when_recorded(lambda: self._call_home(lambda: turn.make_way(receipt.control_id)))
+            receipt.when_recorded(lambda: call_in(self.loop, lambda: turn.make_way(receipt.control_id)))
         return receipt
 
     def stop(self) -> None:
         """End the leg: its turn is cancelled, what is pending is rejected. From any thread; twice is harmless."""
         if self.live:
-            self._call_home(self._stop)
+            call_in(self.loop, self._stop)
 
     def _stop(self) -> None:
         self._stopping = True
         self._see_if_free()
         if self._turn is not None:
             self._turn.cancel(TurnEnd.STOPPED)
-
-    def _call_home(self, fn: Callable[[], object]) -> None:
-        try:
-            here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is self.loop:
-            fn()
-        else:
-            hand_over(self.loop, fn)
 
     def _how_it_stands(self) -> str:
         if self._phase is LegPhase.ENDED:
@@ -346,7 +337,7 @@ class Leg:
                 return Ending(RunStatus.TIMED_OUT, f"the deadline passed before {what}")
             turn = await self._one_turn(carry)
             if (ends := FOLLOWS[turn.end]) is not None:
-                return Ending(ends, _note_of(turn))
+                return Ending(ends, turn.note)
             if self._stopping:
                 return Ending(RunStatus.CANCELLED, "stopped")
             if not self._drain.owned:
@@ -407,7 +398,7 @@ class Leg:
             self._beat.cancel()
         self._quiet_chunks()
         self._status, self._note = self._run.told(ending)
-        failure = self._failure(ending)
+        failure = ending.failure(self.run_id, self._operation.model_name, self._turns)
         if failure is not None:
             self._note = str(failure)
             log.warning("%s", failure)  # a leg that nobody awaits must not fail in silence
@@ -426,17 +417,6 @@ class Leg:
             return
         value = next((t.value for t in reversed(self._turns) if t.end is TurnEnd.RETURNED), None)
         self._done.set_result(LegResult(self.run_id, self._status, value, self.turns, self.usage, self._note))
-
-    def _failure(self, ending: Ending) -> LegFailedError | None:
-        if ending.status is not RunStatus.FAILED:
-            return None
-        turn = next((t for t in reversed(self._turns) if t.error is not None), None)
-        cause = ending.error or (turn.error if turn is not None else None) or RuntimeError(ending.note or "failed")
-        failure = LegFailedError(
-            self.run_id, turn.turn_id if turn is not None else None, self._operation.model_name, cause
-        )
-        failure.__cause__ = cause
-        return failure
 
     def bury(self, status: RunStatus = RunStatus.LOST, note: str = "its event loop was closed") -> None:
         """End a leg whose task has gone without ending it; a leg that has ended is left alone. From any thread."""
@@ -463,15 +443,7 @@ class Leg:
     # ------------------------------------------------------------------ telling
     def _outlook(self) -> Outlook:
         """What happens to a steer that is queued now. From any thread."""
-        budget, phase = self._budget, self._phase
-        left = budget.left_s
-        said = "" if left is None else f"{_clock(left)} of {_clock(budget.timeout_s or 0.0)} left"
-        working = phase in (LegPhase.WAITING, LegPhase.STARTING, LegPhase.IN_TURN)
-        if (why := budget.will_not_fit(self._calls + working)) is not None:
-            return Outlook(f"will not land: {why}", said)
-        if phase is LegPhase.WAITING and self._after:
-            return Outlook("lands after this leg's first turn, which waits for another leg", said)
-        return Outlook(LANDS, said)
+        return outlook_of(self._budget, self._phase, self._calls, queued_behind=bool(self._after))
 
     def _say(self) -> None:
         left = self._budget.left_s
@@ -491,13 +463,3 @@ class Leg:
 
 
 _burying = threading.RLock()  # two threads may notice at once that a loop has gone
-
-
-def _note_of(turn: LegTurn) -> str | None:
-    if turn.error is not None:
-        return f"{type(turn.error).__name__}: {turn.error}"[:500]
-    return {TurnEnd.DEADLINE: "the deadline passed", TurnEnd.STOPPED: "stopped"}.get(turn.end)
-
-
-def _clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

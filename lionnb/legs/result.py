@@ -23,6 +23,13 @@ class LegTurn:
     usage: Usage = field(default_factory=Usage)
     steers: tuple[str, ...] = ()  # control ids it carried
 
+    @property
+    def note(self) -> str | None:
+        """Why a leg ended with it, in a sentence; ``None`` when there is nothing to add."""
+        if self.error is not None:
+            return f"{type(self.error).__name__}: {self.error}"[:500]
+        return {TurnEnd.DEADLINE: "the deadline passed", TurnEnd.STOPPED: "stopped"}.get(self.end)
+
 
 @dataclass(frozen=True, slots=True)
 class LegResult:

@@ -10,13 +10,15 @@ import concurrent.futures
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lionnb.errors import LegFailedError
 from lionnb.legs.budget import Budget
 from lionnb.legs.drain import STORE_LIMIT_S
 from lionnb.legs.ledger import Ledger, outlast, problem_of
+from lionnb.legs.result import LegTurn
 from lionnb.records import RunStatus, SessionRecord, SessionSpec, TurnRecord
 from lionnb.store.lease import identity
 from lionnb.store.results import EndResult
@@ -38,6 +40,16 @@ class Ending:
     status: RunStatus
     note: str | None = None
     error: BaseException | None = None  # a fault outside of its turns
+
+    def failure(self, run_id: str, model: str, turns: Sequence[LegTurn]) -> LegFailedError | None:
+        """What awaiting a leg raises that ended so after *turns*; ``None`` unless it failed."""
+        if self.status is not RunStatus.FAILED:
+            return None
+        turn = next((t for t in reversed(turns) if t.error is not None), None)
+        cause = self.error or (turn.error if turn is not None else None) or RuntimeError(self.note or "failed")
+        failure = LegFailedError(run_id, turn.turn_id if turn is not None else None, model, cause)
+        failure.__cause__ = cause
+        return failure
 
 
 def new_run_id(now: float) -> str:

@@ -198,16 +198,16 @@ async def test_a_turn_is_cancelled_by_its_id_and_no_other_one_is(scene):
     assert result.value == "one" and s.rows(leg)[0].turn_outcome == "cancelled"
 
 
-async def test_a_late_cancel_never_reaches_the_next_turn(scene):
+async def test_a_late_cancel_never_reaches_the_next_turn(scene, monkeypatch):
     """Sent from another thread while turn 1 ran, arriving when the continuation does: it was not meant for that."""
     s = scene()
     leg = s.leg()
     await s.working()
     leg.steer("more")
     held = []
-    leg._call_home, call_home = held.append, leg._call_home
-    assert leg.cancel_turn() is True
-    leg._call_home = call_home
+    with monkeypatch.context() as patch:
+        patch.setattr("lionnb.legs.leg.call_in", lambda _loop, fn: held.append(fn))
+        assert leg.cancel_turn() is True
     await s.answer()
     await s.working()
     held[0]()

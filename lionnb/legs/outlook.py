@@ -1,0 +1,33 @@
+"""What a leg says of a steer that is still queued: when it lands, or why it will not fit. Pure."""
+
+from __future__ import annotations
+
+from lionnb.legs.budget import Budget
+from lionnb.legs.receipt import LANDS, Outlook
+from lionnb.legs.states import LegPhase
+
+__all__ = ("outlook_of",)
+
+_WORKING = frozenset({LegPhase.WAITING, LegPhase.STARTING, LegPhase.IN_TURN})  # one more turn is certain
+
+
+def outlook_of(budget: Budget, phase: LegPhase, calls: int, *, queued_behind: bool) -> Outlook:
+    """What happens to a steer that is queued now.
+
+    Args:
+        budget: The leg's.
+        phase: Where the leg stands.
+        calls: Turns of this budget that have called the Branch.
+        queued_behind: Whether the leg was started behind another one.
+    """
+    left = budget.left_s
+    said = "" if left is None else f"{_clock(left)} of {_clock(budget.timeout_s or 0.0)} left"
+    if (why := budget.will_not_fit(calls + (phase in _WORKING))) is not None:
+        return Outlook(f"will not land: {why}", said)
+    if phase is LegPhase.WAITING and queued_behind:
+        return Outlook("lands after this leg's first turn, which waits for another leg", said)
+    return Outlook(LANDS, said)
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
