@@ -264,6 +264,9 @@ class Finding(StrEnum):
 def resolve(
     control: ControlId,
     finding: Annotated[Finding, typer.Option("--as", help="What you found.")],
+    claim: Annotated[
+        str | None, typer.Option(help="The claim you decided about, as status prints it; by default the present one.")
+    ] = None,
     by: By = None,
     db: Db = None,
 ) -> None:
@@ -273,10 +276,13 @@ def resolve(
     resolved it would make the finding up, and the record would read like yours. Therefore no tool and no machine
     surface offers this, in Python it asks for a name, and here your account is taken unless you say --by. The claim
     stays on the record; if its holder reports after all, that is added and overwrites nothing.
+
+    With --claim it lands only on the hand-over that you looked at: one that was given back and handed over anew since
+    then has another claim, and is refused. `lionnb ctl status` prints the command with it.
     """
     with _store(db) as ask:
         cid, name = _control(ask, control), _who(by)
-        row = ask(lambda core: core.resolve(cid, finding.value, name, time.time()))
+        row = ask(lambda core: core.resolve(cid, finding.value, name, time.time(), claim=claim))
     say(f"control {clip(row.id, 40)}: recorded as {finding.value} by {clip(name, 40)}; the claim stays on the record")
 
 

@@ -174,8 +174,8 @@ def _withdraw(leg: Leg, intent: dict[str, Any], reply: Reply) -> None:
 
 
 def _resolve(leg: Leg, intent: dict[str, Any], reply: Reply) -> None:
-    control_id, outcome, by = str(intent["control_id"]), str(intent["outcome"]), str(intent["by"])
-    work = leg.store.submit(lambda core: core.resolve(control_id, outcome, by, time.time()))
+    control_id, outcome, by, claim = (str(intent[field]) for field in ("control_id", "outcome", "by", "claim"))
+    work = leg.store.submit(lambda core: core.resolve(control_id, outcome, by, time.time(), claim=claim))
     work.add_done_callback(lambda done: reply(_outcome(done, f"recorded as {outcome} by {by}")))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from shlex import quote
 from typing import Any
 
 from lionnb.fates import ago, sentence_of
@@ -64,7 +65,7 @@ def _sentence(control: ControlRecord, fate: Fate, owner: str | None, view: RunVi
         return f"{held}: its continuation turn runs"
     return (
         f"{held}, which never reported back: whether it reached the model nobody knows. Look at the transcript, then "
-        f"`lionnb ctl resolve {control.id} --as applied|abandoned`"
+        f"`lionnb ctl resolve {quote(control.id)} --claim {quote(control.claim or '')} --as applied|abandoned`"
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -326,6 +327,22 @@ def test_the_account_resolves_and_a_hub_names_its_user(ctl, book, monkeypatch):
     monkeypatch.setenv("LOGNAME", "account")
     cid = book.claimed("another")
     assert ctl("ctl", "resolve", cid, "--as", "abandoned").code == 0 and book.row(cid).closed_by == "account"
+
+
+def test_what_status_printed_resolves_the_hand_over_that_it_showed_and_no_other(ctl, book):
+    """V4: the command to copy names the claim; after a give-back and a new hand-over it is refused."""
+    sid, cid = book.run(), book.claimed()
+    book.killed()
+    said = re.search(r"`lionnb (ctl resolve .*) --as", ctl("ctl", "status", RUN).out)
+    again = [*shlex.split(said[1]), "--as", "abandoned", "--by", "ben"]
+    seen = book.row(cid)
+    assert again[:5] == ["ctl", "resolve", cid, "--claim", seen.claim]
+    book(lambda core: core.give_back(seen.claim, time.time()))
+    book(lambda core: core.claim_all(sid, "leg-1", time.time()))
+    refused = ctl(*again)
+    assert refused.code == 1 and "handed over anew" in refused.err and book.row(cid).state.value == "delivering"
+    again[4] = book.row(cid).claim
+    assert ctl(*again).code == 0 and (book.row(cid).note, book.row(cid).closed_by) == ("abandoned", "ben")
 
 
 def test_a_nameless_person_resolves_nothing(ctl, book):

@@ -7,6 +7,7 @@ import pytest
 import lionnb
 from lionnb import frames
 from lionnb.errors import ResolveRefusedError, UnknownIdError
+from lionnb.legs import steering
 from lionnb.records import SessionSpec
 from lionnb.store.lease import identity
 from lionnb.store.store import default_store
@@ -77,8 +78,9 @@ async def test_controls_of_a_branch_are_those_of_its_legs(road):
     assert frames.controls(lionnb.Branch(chat_model=road.model(["x"]))).empty
 
 
-async def test_a_person_withdraws_and_resolves_by_name_and_a_turn_cannot(road):
+async def test_a_person_withdraws_and_resolves_by_name_and_a_turn_cannot(road, monkeypatch):
     """The row says who; a call from inside a turn is refused and changes nothing."""
+    monkeypatch.setattr(steering, "RECORDED_WITHIN_S", 30.0)  # on a slow disk, too, the rows are there
     gate, refused = lionnb.testing.Gate(), []
     branch = lionnb.Branch(chat_model=road.model(["one", "two"], gate=gate))
 

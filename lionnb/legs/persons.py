@@ -44,7 +44,12 @@ def _ask(store: Store | None, work: Callable[[StoreCore], Coroutine[Any, Any, Co
 
 
 def resolve(
-    control_id: str, outcome: Literal["applied", "abandoned"], *, by: str, store: Store | None = None
+    control_id: str,
+    outcome: Literal["applied", "abandoned"],
+    *,
+    by: str,
+    claim: str | None = None,
+    store: Store | None = None,
 ) -> ControlRecord:
     """Record what a person found out about a steer that was handed over and never reported back.
 
@@ -55,19 +60,23 @@ def resolve(
         control_id: The control, in full.
         outcome: What you found in the transcript: ``applied`` or ``abandoned``.
         by: Your name.
+        claim: The claim that you saw on it, as ``frames.controls`` has it in ``claim``. Each hand-over has one of its
+            own, so a steer that was given back and handed over anew since you looked is not closed by what you found
+            out about the first. Without it your finding is about whatever hand-over stands when this call reads it.
         store: Where the control is; this process's default store.
 
     Returns:
         The row as written.
 
     Raises:
-        ResolveRefusedError: No name, an unknown control, one that is not claimed, or a call from inside a turn.
+        ResolveRefusedError: No name, an unknown control, one that is not claimed or not under this claim any more
+            (reason ``anew``), or a call from inside a turn.
         StoreError: The database failed.
 
     Source: ADR-0108.
     """
     _outside_of_turns("resolving a control")
-    return _ask(store, lambda core: core.resolve(control_id, outcome, by, time.time()))
+    return _ask(store, lambda core: core.resolve(control_id, outcome, by, time.time(), claim=claim))
 
 
 def withdraw(control_id: str, *, by: str, store: Store | None = None) -> ControlRecord:

@@ -195,7 +195,7 @@ class Steering:
             "steer", record.turn_id or self._turn_id(), control_id=record.id, seq=record.seq, text=record.text,
             fate=fate.value, chip=chip_of(fate, record.note).value, sentence=sentence, note=record.note,
             turn_id=record.turn_id, created_at=record.created_at, created_by=record.created_by,
-            handed_over_at=record.handed_over_at, closed_at=record.closed_at,
+            claim=record.claim, handed_over_at=record.handed_over_at, closed_at=record.closed_at,
         )  # fmt: skip
 
     def beat(self) -> None:

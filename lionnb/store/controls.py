@@ -208,7 +208,9 @@ class Controls(Leases):
         raise StoreError(_BUSY)
 
     @writes
-    async def resolve(self, tx: Tx, control_id: str, outcome: str, by: str, now: float) -> ControlRecord:
+    async def resolve(
+        self, tx: Tx, control_id: str, outcome: str, by: str, now: float, *, claim: str | None = None
+    ) -> ControlRecord:
         """Record a person's finding about a control that was handed over and never reported back.
 
         Claim and hand-over instant stay on the row, verbatim; if the holder comes back after all, it adds a late
@@ -219,10 +221,12 @@ class Controls(Leases):
             outcome: ``applied`` or ``abandoned``: what the person found.
             by: The person's name.
             now: The instant to record.
+            claim: The claim that the person saw on the row; every hand-over has one of its own. ``None``: the one that
+                this call reads.
 
         Raises:
-            ResolveRefusedError: ``outcome``, ``by``, ``unknown``, ``not_claimed`` (only a delivering row can be
-                resolved). The row is unchanged.
+            ResolveRefusedError: ``outcome``, ``by``, ``claim``, ``unknown``, ``not_claimed`` (only a delivering row can
+                be resolved), ``anew`` (it was given back and handed over again meanwhile). The row is unchanged.
 
         Source: ADR-0108, "A claimed row is never resolved by anything but its claimant".
         """
@@ -231,13 +235,18 @@ class Controls(Leases):
                 "outcome", 'a control is resolved as "applied" or as "abandoned": nothing was changed.'
             )
         who = person(by, "resolving a control")
-        for _ in range(_ROUNDS):
-            if rows := await tx.change(sql.RESOLVE, cid=control_id, as_what=outcome, who=who, now=now):
-                return rows[0]
+        if claim is not None and (not isinstance(claim, str) or not claim.strip()):
+            raise ResolveRefusedError("claim", "the claim is what the row said under `claim`: nothing was changed.")
+        seen = claim
+        if seen is None:
             row = _known(await tx.controls(sql.CONTROL, cid=control_id), control_id)
-            if row.state is not ControlState.DELIVERING:
-                raise ResolveRefusedError("not_claimed", _why_not_resolved(row))
-        raise StoreError(_BUSY)
+            if row.state is not ControlState.DELIVERING or row.claim is None:
+                raise ResolveRefusedError(*_why_not_resolved(row, None))
+            seen = row.claim
+        if rows := await tx.change(sql.RESOLVE, cid=control_id, seen=seen, as_what=outcome, who=who, now=now):
+            return rows[0]
+        row = _known(await tx.controls(sql.CONTROL, cid=control_id), control_id)
+        raise ResolveRefusedError(*_why_not_resolved(row, seen))
 
 
 async def _position(tx: Tx, row: ControlRecord) -> int:
@@ -281,10 +290,27 @@ def _why_not_withdrawn(row: ControlRecord) -> Refusal:
     )
 
 
-def _why_not_resolved(row: ControlRecord) -> str:
+def _why_not_resolved(row: ControlRecord, seen: str | None) -> Refusal:
+    if row.state is ControlState.DELIVERING:
+        since = f" at {_utc(row.handed_over_at)}" if row.handed_over_at is not None else ""
+        return "anew", (
+            f"control {row.id} is not in the hands that you saw: it was given back meanwhile, and handed over anew"
+            f"{since}. Nothing was recorded: look at it again, and decide about this hand-over."
+        )
+    if row.state is ControlState.PENDING and seen is not None:
+        return "not_claimed", (
+            f"control {row.id} was given back meanwhile: the hand-over that you saw delivered nothing, and it waits "
+            "again. Withdraw it if it must not land."
+        )
     if row.state is ControlState.PENDING:
-        return f"control {row.id} was never claimed, so there is nothing to find out: withdraw it instead."
-    return f"control {row.id} is closed already ({row.state.value}): a recorded outcome is never overwritten."
+        return (
+            "not_claimed",
+            f"control {row.id} was never claimed, so there is nothing to find out: withdraw it instead.",
+        )
+    return (
+        "not_claimed",
+        f"control {row.id} is closed already ({row.state.value}): a recorded outcome is never overwritten.",
+    )
 
 
 def _late(turn_id: str | None, outcome: str, in_history: bool | None, note: str | None, now: float) -> str:

@@ -159,10 +159,17 @@ WITHDRAW: Final = _move(
     PENDING, ControlState.WITHDRAWN, c.id == b("cid"), closed_at=b("now"), closed_by=b("who"), note=b("why")
 )
 
-# Claim and hand-over stay on the row, verbatim: the record of who held it is why the row was kept.
-# No row: unknown id, or not delivering.
+# Claim and hand-over stay on the row, verbatim: the record of who held it is why the row was kept. The claim is also
+# the condition: a person decided about one hand-over, and a row that was given back may have been handed over anew.
+# No row: unknown id, not delivering, or delivering under another claim.
 RESOLVE: Final = _move(
-    DELIVERING, ControlState.RESOLVED, c.id == b("cid"), closed_at=b("now"), closed_by=b("who"), note=b("as_what")
+    DELIVERING,
+    ControlState.RESOLVED,
+    c.id == b("cid"),
+    c.claim == b("seen"),
+    closed_at=b("now"),
+    closed_by=b("who"),
+    note=b("as_what"),
 )
 
 # Only what nobody ever claimed; the condition rides the write. No row: nothing was pending.

@@ -19,7 +19,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "break_turn": ("turn_id",),
     "stop": (),
     "withdraw": ("control_id",),
-    "resolve": ("control_id", "outcome", "by"),
+    "resolve": ("control_id", "claim", "outcome", "by"),
 }
 """Intent → the text fields it must have. Only ``text`` may be long or blank: the store's door decides about it."""
 

@@ -146,7 +146,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "steer": {
         "control_id": _opt_name, "seq": _number, "text": _Text(TOOL_LIMIT), "fate": _name, "chip": _name,
         "sentence": line, "note": _opt_line, "turn_id": _opt_name, "created_at": _number, "created_by": _opt_name,
-        "handed_over_at": _number, "closed_at": _number,
+        "claim": _opt_name, "handed_over_at": _number, "closed_at": _number,
     },
     "leg": {
         "run_id": _name, "name": _opt_name, "status": _name, "sentence": line, "timeout_s": _number,

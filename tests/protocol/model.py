@@ -108,9 +108,9 @@ class Protocol:
         """Reads a row and decides; writes later. One at a time."""
         thinking = next((i for i, row in enumerate(s.rows) if row.wish), None)
         if thinking is not None:
-            wish = s.rows[thinking].wish
-            decided, _ = self._one(s, "person", r.wish, thinking, "")
-            yield f"person: writes ({wish})", *self._one(decided, "person", *self._act(wish, thinking))
+            row = s.rows[thinking]
+            how = r.decided, thinking, *self._act(row)
+            yield f"person: writes ({row.wish})", *self._one(s, "person", *how)
         elif s.env.acts:
             env = Env(s.env.acts - 1, s.env.failures, s.env.losses)
             for i in st.distinct(s.rows):
@@ -118,13 +118,14 @@ class Protocol:
                     after, broken = self._one(s, "person", r.wish, i, wish)
                     yield f"person: reads it, decides to {wish}", State(s.run, s.legs, env, after.rows), broken
 
-    def _act(self, wish: str, i: int) -> tuple[object, ...]:
+    def _act(self, row: Row) -> tuple[object, ...]:
         g = self.guards
         if not g.cas_person:
-            return r.overwrite, i, r.WITHDRAWN if wish == "withdraw" else r.RESOLVED
-        if wish == "withdraw":
-            return (r.withdraw if g.claim_is_fence else r.withdraw_claimed), i
-        return (r.resolve if g.split_resolve else r.resolve_plainly), i
+            return r.overwrite, r.WITHDRAWN if row.wish == "withdraw" else r.RESOLVED
+        if row.wish == "withdraw":
+            return (r.withdraw if g.claim_is_fence else r.withdraw_claimed,)
+        act = r.resolve if g.split_resolve else r.resolve_plainly
+        return (act, row.seen) if g.bound_resolve else (r.resolve_unbound, act)
 
     # ------------------------------------------------------------------ runs
     def _loss(self, s: State) -> Iterator[Step]:
@@ -203,10 +204,10 @@ class Protocol:
         yield f"leg {NAMES[x]}: claims what it listed", *st.to(s, x, leg._replace(pc=st.HELD), rows)
 
     def _token(self, s: State, x: int) -> str:
-        """A token that no row bears and nobody owes anything under."""
+        """A token that no row bears, nobody owes anything under, and no person has in mind."""
         if not self.guards.fresh_tokens:
             return NAMES[x]
-        used = {row.claim for row in s.rows} | {token for _, token in s.legs[x].owed}
+        used = {claim for row in s.rows for claim in (row.claim, row.seen)} | {token for _, token in s.legs[x].owed}
         return next(token for n in range(9) if (token := f"{NAMES[x]}{n}") not in used)
 
     # ------------------------------------------------------------------ a leg, with steers in its hands

@@ -30,6 +30,7 @@ S3_NEVER = "S3: reads as applied, and was never delivered"
 S4 = "S4: pending on a run that has ended and swept"
 S4_OWN = "S4: handed over, or its run ended, by a leg that the run does not belong to"
 S5 = "S5: changed by a writer that does not hold it"
+V4 = "V4: a person's finding about one hand-over closed another"
 S6 = "S6: reads as never reported back while its leg is at work on it"
 
 
@@ -42,6 +43,7 @@ class Row(NamedTuple):
     asked: int = 0  # how often the Branch was called with it; 2 stands for more
     shut: bool = False  # whether the record has ever closed it as never delivered
     wish: str = ""  # what a person decided when they read it
+    seen: str = ""  # the claim that it bore then
 
 
 # --- the statements of the store ------------------------------------------------------------------------------------
@@ -78,9 +80,9 @@ def withdraw(row: Row) -> Row:
     return row._replace(rec=WITHDRAWN) if row.rec == PENDING else row
 
 
-def resolve(row: Row) -> Row:
-    """RESOLVE."""
-    return row._replace(rec=RESOLVED) if row.rec == DELIVERING else row
+def resolve(row: Row, seen: str) -> Row:
+    """RESOLVE, by somebody who saw this claim on the row."""
+    return row._replace(rec=RESOLVED) if row.rec == DELIVERING and row.claim == seen else row
 
 
 def sweep(row: Row) -> Row:
@@ -96,7 +98,13 @@ def refuse(row: Row) -> Row:
 
 
 def wish(row: Row, what: str) -> Row:
-    return row._replace(wish=what)
+    """A person reads the row, and decides; about a hand-over, if it reads as handed over."""
+    return row._replace(wish=what, seen=row.claim if what == "resolve" else "")
+
+
+def decided(row: Row, act: Callable[..., Row], *how: str) -> Row:
+    """The person writes, whatever the row says by now."""
+    return act(row._replace(wish="", seen=""), *how)
 
 
 def forget(row: Row, x: int) -> Row:
@@ -149,8 +157,13 @@ def withdraw_claimed(row: Row) -> Row:
     return row._replace(rec=WITHDRAWN, claim="") if row.rec in {PENDING, CLAIMED} else row
 
 
-def resolve_plainly(row: Row) -> Row:
-    return row._replace(rec=PLAIN, claim="") if row.rec == DELIVERING else row
+def resolve_plainly(row: Row, seen: str) -> Row:
+    return row._replace(rec=PLAIN, claim="") if row.rec == DELIVERING and row.claim == seen else row
+
+
+def resolve_unbound(row: Row, act: Callable[..., Row]) -> Row:
+    """By the row's id alone: whichever hand-over it is in by now."""
+    return act(row, row.claim)
 
 
 def overwrite(row: Row, rec: str) -> Row:
@@ -230,6 +243,9 @@ class Statement:
             holds = self._who == "leg" and self._token and self._token == before.claim
             if ("holder" if holds else self._who, before.rec, after.rec) not in LEGAL | _ELSEWHERE:
                 broken += (S5,)
+        closes = (self._who, before.rec) == ("person", DELIVERING) and after.rec != DELIVERING
+        if closes and before.wish == "resolve" and before.seen != before.claim:
+            broken += (V4,)
         if after.rec in SHUT:
             after = after._replace(shut=True)
         if before.rec in HANDED | {RESOLVED} and after.rec in {APPLIED, LATE}:

@@ -70,6 +70,7 @@ class Guards:
     claim_is_fence: bool = True  # the claim is the hand-over: from it on a person can only resolve
     split_resolve: bool = True  # a handed-over row keeps its claim when a person closes it
     cas_person: bool = True  # a person's write lands only on the state that was read
+    bound_resolve: bool = True  # ... and a resolution only on the hand-over that was read
     guarded_report: bool = True  # a report carries the claim
     guarded_give_back: bool = True  # so does a give-back
     fresh_tokens: bool = True  # no claim is ever used twice

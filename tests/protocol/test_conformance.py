@@ -13,7 +13,19 @@ from lionnb.store.core import StoreCore
 from tests.protocol.walk import Walk
 
 # Each of these must have happened, as by somebody who may and as by somebody who may not.
-BOTH_WAYS = ("admit", "claim", "report", "give_back", "withdraw", "resolve", "end", "lost", "resume", "beat")
+BOTH_WAYS = (
+    "admit",
+    "claim",
+    "report",
+    "give_back",
+    "withdraw",
+    "resolve",
+    "resolve-seen",
+    "end",
+    "lost",
+    "resume",
+    "beat",
+)
 
 
 async def walked(url: str, seed: int, steps: int) -> Walk:

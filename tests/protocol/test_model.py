@@ -17,7 +17,7 @@ from tests.protocol.state import Bounds, Guards
 MILLION = 1_000_000
 PLAIN, MISTAKEN = Bounds(), Bounds(mistaken=True)
 FAILING = Bounds(rows=1, failures=3)
-INVARIANTS = {value for name, value in vars(r).items() if name[0] == "S" and isinstance(value, str) and ": " in value}
+INVARIANTS = {value for name, value in vars(r).items() if name[0] in "SV" and isinstance(value, str) and ": " in value}
 
 # guard -> (the smallest of our instances in which it is missed, what breaks without it)
 NEEDED = {
@@ -26,7 +26,8 @@ NEEDED = {
     "owned_claim": (MISTAKEN, {r.S4_OWN}),
     "claim_is_fence": (PLAIN, {r.S3_AFTER, r.S3_READS}),
     "split_resolve": (PLAIN, {r.S3_AFTER, r.S3_READS}),
-    "cas_person": (PLAIN, {r.S1_LATE, r.S3_AFTER, r.S3_READS, r.S5}),
+    "cas_person": (PLAIN, {r.S1_LATE, r.S3_AFTER, r.S3_READS, r.S5, r.V4}),
+    "bound_resolve": (PLAIN, {r.V4}),
     "guarded_report": (PLAIN, {r.S5}),
     "guarded_give_back": (PLAIN, {r.S5}),
     "fresh_tokens": (FAILING, {r.S2, r.S3_READS}),
@@ -103,6 +104,23 @@ def test_the_shortest_way_to_a_false_record_is_told_step_by_step():
         "   4. person: reads it, decides to resolve",
         "   5. person: writes (resolve)   [m0 delivering → plainly abandoned]",
         "   6. leg A: CALLS THE BRANCH, which returns   [m0 reaches the model]",
+    ]
+
+
+def test_the_shortest_way_to_a_finding_about_the_wrong_hand_over_is_told_step_by_step():
+    """A resolution by the control's id alone, when the row was given back and handed over anew since it was read."""
+    way = search(replace(Guards(), bound_resolve=False), PLAIN).way(r.V4)
+    assert way.splitlines() == [
+        "V4: a person's finding about one hand-over closed another",
+        "   1. operator: admitted   [m0 not sent → pending]",
+        "   2. leg A: asks, and something is pending",
+        "   3. leg A: claims what is pending   [m0 pending → delivering]",
+        "   4. person: reads it, decides to resolve",
+        "   5. leg A: cancelled before the Branch is called",
+        "   6. leg A: give back   [m0 delivering → pending]",
+        "   7. leg A: asks, and something is pending",
+        "   8. leg A: claims what is pending   [m0 pending → delivering]",
+        "   9. person: writes (resolve)   [m0 delivering → resolved]",
     ]
 
 

@@ -33,6 +33,7 @@ class Run:
     leg: str | None = "leg-1"
     rows: dict[str, Row] = field(default_factory=dict)  # by id, in the order of admission
     claims: dict[str, list[str]] = field(default_factory=dict)  # every token ever given out -> what it took
+    seen: dict[str, str] = field(default_factory=dict)  # the claim under which a person last looked at a row
 
     def owned_by(self, leg: str) -> bool:
         return self.status == "running" and self.leg == leg
@@ -63,7 +64,7 @@ class Walk:
         self.said: list[str] = [f"seed {seed}"]
         self._acts = [
             *[self._admit] * 6, *[self._claim] * 4, *[self._report] * 3, *[self._give_back] * 2, *[self._withdraw] * 2,
-            *[self._resolve] * 2, *[self._end] * 2, *[self._resume] * 2, self._lost, self._again, self._beat,
+            *[self._resolve] * 3, *[self._look] * 2, *[self._end] * 2, *[self._resume] * 2, self._lost, self._again, self._beat,
         ]  # fmt: skip
 
     async def walk(self, steps: int, *, a_story: int = 60) -> None:
@@ -134,22 +135,36 @@ class Walk:
         self._check(f"again {cid}", (got.duplicate, got.unwrap().id), (True, cid), effect=False)
 
     async def _withdraw(self, run: Run) -> None:
-        await self._person(run, "withdraw", r.withdraw, self._core.withdraw, "ana")
+        if (cid := self._row(run)) is not None:
+            before = run.rows[cid]
+            refusal = "claimed" if before.claim else "closed"
+            await self._person(run, cid, "withdraw", r.withdraw(before), refusal, self._core.withdraw, "ana")
+
+    async def _look(self, run: Run) -> None:
+        """A person reads every row, and keeps in mind which hand-over each is in; what they do about it comes later."""
+        for row in await self._core.list_controls(run.id):
+            if row.claim is not None:
+                run.seen[row.id] = row.claim
 
     async def _resolve(self, run: Run) -> None:
-        outcome = self._random.choice(["applied", "abandoned"])
-        await self._person(run, "resolve", r.resolve, self._core.resolve, outcome, "ana")
-
-    async def _person(self, run: Run, what: str, change: Callable[[Row], Row], act: Any, *how: str) -> None:
+        """About the hand-over that was looked at, or about whichever stands now."""
         if (cid := self._row(run)) is None:
             return
-        before, after = run.rows[cid], change(run.rows[cid])
-        expected = None
-        if after == before:
-            expected = "not_claimed" if what == "resolve" else "claimed" if before.claim else "closed"
+        before, seen = run.rows[cid], run.seen.get(cid)
+        outcome, bound = self._random.choice(["applied", "abandoned"]), seen is not None and self._random.random() < 0.8
+        after = r.resolve(before, seen if bound else before.claim)
+        refusal = "anew" if before.rec == r.DELIVERING else "not_claimed"
+        what, how = ("resolve-seen", {"claim": seen}) if bound else ("resolve", {})
+        await self._person(run, cid, what, after, refusal, self._core.resolve, outcome, "ana", **how)
+
+    async def _person(
+        self, run: Run, cid: str, what: str, after: Row, refusal: str, act: Any, *how: str, **more: Any
+    ) -> None:
+        before = run.rows[cid]
+        expected = refusal if after == before else None
         try:
             refused = None
-            await act(cid, *how, self._now)
+            await act(cid, *how, self._now, **more)
         except ResolveRefusedError as exc:
             refused = exc.reason
         self._check(f"{what} {cid}", refused, expected, effect=after != before)

@@ -321,6 +321,39 @@ async def test_only_a_delivering_row_can_be_resolved(core, story, state):
     assert caught.value.reason == "not_claimed" and await story.row(before) == before
 
 
+async def test_a_finding_about_one_hand_over_does_not_close_another(core, story):
+    """V4: read, given back, handed over anew (by the same leg), and then resolved: what stands now was never looked at."""
+    seen = (await story.claimed()).rows[0]
+    await core.give_back(seen.claim, story.now)
+    with pytest.raises(ResolveRefusedError, match="given back meanwhile") as caught:
+        await core.resolve(seen.id, "abandoned", "ana", story.now, claim=seen.claim)
+    assert caught.value.reason == "not_claimed"
+    again = await core.claim_all(seen.session_id, "leg-1", story.now)
+    with pytest.raises(ResolveRefusedError, match="handed over anew") as caught:
+        await core.resolve(seen.id, "abandoned", "ana", story.now, claim=seen.claim)
+    assert caught.value.reason == "anew" and await story.row(seen) == again.rows[0]
+    row = await core.resolve(seen.id, "abandoned", "ana", story.now, claim=again.token)
+    assert (row.state, row.claim) == (S.RESOLVED, again.token)
+
+
+async def test_two_hand_overs_never_have_the_same_claim(core, story):
+    """What a resolution is bound to: also for one leg, one row and one instant."""
+    (row,) = (await story.claimed()).rows
+    tokens = [row.claim]
+    for _ in range(20):
+        await core.give_back(tokens[-1], 1.0)
+        tokens.append((await core.claim_all(row.session_id, "leg-1", 1.0)).token)
+    assert len(set(tokens)) == len(tokens)
+
+
+@pytest.mark.parametrize("claim", ["", "  ", 5, b"leg-1:a", False, float("nan")])
+async def test_a_claim_that_is_none_never_widens_a_resolution_to_whatever_stands(core, story, claim):
+    held = (await story.claimed()).rows[0]
+    with pytest.raises(ResolveRefusedError) as caught:
+        await core.resolve(held.id, "abandoned", "ana", story.now, claim=claim)
+    assert caught.value.reason == "claim" and await story.row(held) == held
+
+
 @pytest.mark.parametrize(("outcome", "by", "reason"), [("rejected", "ana", "outcome"), ("applied", " ", "by")])
 async def test_a_resolution_needs_an_outcome_and_a_name(core, story, outcome, by, reason):
     claim = await story.claimed()

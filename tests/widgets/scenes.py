@@ -52,6 +52,7 @@ class Story:
     ) -> Story:
         row = {"control_id": f"c{n}", "seq": n, "text": text, "fate": fate, "chip": chip, "sentence": sentence}
         times = {"created_at": self.at, "created_by": "ada", "handed_over_at": None, "closed_at": None}
+        times["claim"] = f"leg-1:{n}" if "handed_over_at" in more else None
         return self("steer", None, **{**row, "note": None, "turn_id": None, **times, **more})
 
 

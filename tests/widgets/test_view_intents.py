@@ -14,7 +14,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "break_turn": {"turn_id": "t"},
     "stop": {},
     "withdraw": {"control_id": "c"},
-    "resolve": {"control_id": "c", "outcome": "applied", "by": "ada"},
+    "resolve": {"control_id": "c", "claim": "leg-1:a", "outcome": "applied", "by": "ada"},
 }
 
 

@@ -280,14 +280,30 @@ def test_a_resolution_needs_a_name(open_page: Any) -> None:
     assert page.sent() == [] and "Say who you are" in page.page.locator(".ln-said").inner_text()
     page.page.get_by_label("your name").fill("ada")
     page.deliver(more(feed, *scenes.Story().steer(1, "applied", "applied", "applied in turn a1b2c3d4").events))
+    text, handed = "Stop after two papers if they agree.", {"handed_over_at": 7.0}
     told_again = scenes.Story().steer(
-        3, "never_reported", "needs you", "nobody reported back for 9 min", text="Stop after two papers if they agree."
+        3, "never_reported", "needs you", "nobody reported back for 9 min", text, **handed
     )
     page.deliver(more(feed, *told_again.events))
     assert "for 9 min" in page.page.locator(".ln-steers").inner_text()
     page.page.get_by_role("button", name="It did not").click()
     (sent,) = page.sent()
-    assert (sent["intent"], sent["control_id"], sent["outcome"], sent["by"]) == ("resolve", "c3", "abandoned", "ada")
+    said = [sent[key] for key in ("intent", "control_id", "claim", "outcome", "by")]
+    assert said == ["resolve", "c3", "leg-1:3", "abandoned", "ada"]
+
+
+def test_a_form_is_for_the_hand_over_that_it_was_drawn_for(open_page: Any) -> None:
+    """V4: given back and handed over anew, it is asked anew: the name that was typed is not about this one."""
+    page, feed = steer_page(open_page)
+    page.page.get_by_label("your name").fill("ada")
+    again = scenes.Story().steer(
+        3, "never_reported", "needs you", "nobody reported back", handed_over_at=9.0, claim="leg-2:1"
+    )
+    page.deliver(more(feed, *again.events))
+    assert page.page.get_by_label("your name").input_value() == ""
+    page.page.get_by_label("your name").fill("ben")
+    page.page.get_by_role("button", name="It arrived").click()
+    assert [(m["claim"], m["by"]) for m in page.sent()] == [("leg-2:1", "ben")]
 
 
 def test_a_press_in_one_of_two_displays_acts_once_and_both_show_it(open_page: Any) -> None:

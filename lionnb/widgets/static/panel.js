@@ -131,7 +131,7 @@ export class Panel {
     const wanted = new Set(touched);
     for (const s of state.steers.items) {
       if (!wanted.has(s.key)) continue;
-      const old = this.rows.get(s.key), sign = JSON.stringify([s.chip, s.text, s.text_cut, s.control_id]);
+      const old = this.rows.get(s.key), sign = JSON.stringify([s.chip, s.text, s.text_cut, s.control_id, s.claim]);
       if (old?.sign === sign) { old.steer = s; continue; } // a new sentence must not cost what is being typed in the row
       const made = { ...this.steerRow(s), sign };
       if (old) old.node.replaceWith(made.node);
@@ -154,7 +154,7 @@ export class Panel {
     const node = h("li", { class: `ln-steer ln-edge-${look.tone}` },
       h("div", { class: "ln-text" }, s.text, s.text_cut ? h("span", { class: "ln-cut" }, cutNote(s.text_cut)) : null),
       h("div", { class: "ln-fate" }, word, line, this.withdrawButton(s)));
-    if (s.chip === "needs you" && s.control_id) node.append(this.resolveForm(s));
+    if (s.chip === "needs you" && s.control_id && s.claim) node.append(this.resolveForm(s));
     return { node, line, word, steer: s };
   }
 
@@ -164,12 +164,14 @@ export class Panel {
     return button("Withdraw", () => this.order({ intent: "withdraw", control_id: s.control_id }, label), { "aria-label": label });
   }
 
-  /* Only a person can say whether it arrived, and the record keeps who said so. */
+  /* Only a person can say whether it arrived, and the record keeps who said so. A new hand-over of the same steer has
+     another claim, and gets a new form: what is said here is about the one that it was drawn for. */
   resolveForm(s) {
+    const { control_id, claim } = s;
     const name = h("input", { class: "ln-input", type: "text", maxlength: 100, "aria-label": "your name", placeholder: "your name", autocomplete: "name" });
     const as = (/** @type {string} */ outcome) => () => {
       if (name.value.trim() === "") { this.say("Say who you are first: the record keeps who decided."); return name.focus(); }
-      this.order({ intent: "resolve", control_id: s.control_id, outcome, by: name.value.trim() }, `Resolve as ${outcome}`);
+      this.order({ intent: "resolve", control_id, claim, outcome, by: name.value.trim() }, `Resolve as ${outcome}`);
     };
     return h("div", { class: "ln-resolve" },
       h("div", {}, "It was handed over, and nobody reported back. Did it arrive? Look at the transcript, then say so:"),
