@@ -33,7 +33,7 @@ import lionagi
 from pydantic import BaseModel
 
 import lionnb
-from lionnb.testing import scripted_model
+from lionnb.testing import calls_of, scripted_model
 from lionnb.turns import TurnLog, run_in_turn
 
 WORDS = " ".join(str(i) for i in range(100))
@@ -106,35 +106,55 @@ async def compare(name: str, pairs: int, *, observed: bool) -> str:
 
 
 async def queued(n: int) -> str:
-    """CPU time of a turn when *n* callers queue at once."""
-    b = branch("lionnb", ANSWER, observed=False)
+    """CPU time of a turn when *n* callers queue at once, beside a bare asyncio.Lock.
 
-    async def body(scope: Any) -> None: ...
+    Without the collector: a full collection walks all *n* tasks, whoever made them, and hides what a turn costs.
+    """
+    b, lock = branch("lionnb", ANSWER, observed=False), asyncio.Lock()
 
-    began = time.process_time()
-    await asyncio.gather(*(run_in_turn(b, invoke=body) for _ in range(n)))
-    return f"{n:6} queued turns {(time.process_time() - began) / n * 1e6:9.1f} us each"
+    async def body(scope: Any) -> None:
+        await asyncio.sleep(0)
+
+    async def bare() -> None:
+        async with lock:
+            await asyncio.sleep(0)
+
+    async def each(one: Callable[[], Awaitable[None]]) -> float:
+        gc.collect()
+        gc.disable()
+        try:
+            began = time.process_time()
+            await asyncio.gather(*(one() for _ in range(n)))
+            return (time.process_time() - began) / n * 1e6
+        finally:
+            gc.enable()
+
+    turn, locked = await each(lambda: run_in_turn(b, invoke=body)), await each(bare)
+    return f"{n:6} queued turns {turn:9.1f} us each; a bare lock {locked:6.1f} us"
 
 
-async def memory(turns: int) -> str:
-    """Bytes that a finished turn leaves once the log is full."""
-    b = branch("lionnb", ANSWER, observed=False)
-    b.turn_state.log = TurnLog(max_turns=100, max_events=500)
+async def memory(kind: str, turns: int) -> str:
+    """Bytes that a finished turn leaves once all that is bounded is full."""
+    b = branch(kind, ANSWER, observed=False)
+    model = b.chat_model
+    if kind == "lionnb":
+        b.turn_state.log = TurnLog(max_turns=50, max_events=200)
 
     async def some(n: int) -> None:
         for _ in range(n):
             await b.chat("q")
+            calls_of(model).clear()  # the scripted model remembers every call; a provider does not
 
-    await some(200)
-    tracemalloc.start()
-    await some(20)
+    tracemalloc.start()  # first: what fell out untraced, and came back traced, would look like growth
+    await some(700)  # lionagi's own bounded caches included
     gc.collect()
     before, _ = tracemalloc.get_traced_memory()
     await some(turns)
     gc.collect()
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return f"{(after - before) / turns:+.0f} bytes a finished turn, over {turns} turns of chat"
+    await model.close()
+    return f"{kind:6} {(after - before) / turns:+7.0f} bytes a finished turn, over {turns} turns of chat"
 
 
 async def main(*, quick: bool) -> None:
@@ -150,7 +170,8 @@ async def main(*, quick: bool) -> None:
     print()
     for n in (100, 1_000, 10_000):
         print(await queued(n), flush=True)
-    print(await memory(100 if quick else 1_000))
+    for kind in ("stock", "lionnb"):
+        print(await memory(kind, 200 if quick else 1_000), flush=True)
 
 
 if __name__ == "__main__":
