@@ -31,7 +31,7 @@ from lionagi.session.signal import Signal
 from pydantic import PrivateAttr
 
 from lionnb import taps
-from lionnb._display import mimebundle, show
+from lionnb._display import keep, mimebundle, show
 from lionnb.errors import AdoptionError, WrongLoopError
 from lionnb.history import log_loose_ends, warn_of_loose_ends
 from lionnb.kernel import wake_on_signals
@@ -101,7 +101,7 @@ class Branch(Operations, StockBranch):
     Source: ADR-0018.
     """
 
-    _turns: TurnState = PrivateAttr(default_factory=TurnState)
+    _turns: TurnState = PrivateAttr(default_factory=functools.partial(TurnState, keep))
 
     # ClassVar: without it pydantic would take the names for private attributes, which adopted objects lack
     _stops: ClassVar[tuple[type[BaseException], ...]] = (StopStream,)
@@ -348,7 +348,7 @@ class Branch(Operations, StockBranch):
     def __copy__(self) -> Branch:
         """A shallow copy shares the history with its original, as lionagi's does, but never the turn state."""
         made: Branch = super().__copy__()
-        state = TurnState()
+        state = TurnState(keep)
         made._turns, made._last_context_report = state, taps.ReportSlot(state)
         return made
 
@@ -447,7 +447,7 @@ def wrap(branch: Any) -> Branch:
 
 
 def _adopt(branch: Any) -> Branch:
-    cls, state = type(branch), TurnState()
+    cls, state = type(branch), TurnState(keep)
     state.report = branch._last_context_report_fallback
     object.__setattr__(branch, "__class__", Branch if cls is StockBranch else _adopting(cls))  # type: ignore[arg-type]
     private = branch.__pydantic_private__

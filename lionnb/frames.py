@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lionnb import recorder
 from lionnb.branch import Branch
 from lionnb.columns import ControlRow, LegRow, controls_frame, legs_frame, turns_frame
-from lionnb.errors import StoreError
+from lionnb.errors import AmbiguousIdError, StoreError, UnknownIdError
 from lionnb.legs import Leg
 from lionnb.legs import legs as kernel_legs
-from lionnb.records import SessionRecord, fate_of
+from lionnb.records import SessionRecord, TurnRecord, fate_of
 from lionnb.store.lease import RunView, claim_is_dead
 from lionnb.store.store import Store, default_store
 
@@ -104,17 +105,25 @@ def turns(source: Branch | Leg | Store | str | None = None) -> pd.DataFrame:
     """The turns: one row each, and one for each wait that never became a turn.
 
     Args:
-        source: A Branch (its log, as long as it is kept), a leg, a run id, a store, or ``None`` (this kernel's legs).
+        source: A Branch (its log, as long as it is kept), a leg, an id of a run or Branch (its beginning will do; from
+            the store, where every turn that ended is kept), a store (all turns in it: `lionnb.default_store()`), or
+            ``None`` (this kernel's legs).
 
     Raises:
         StoreError: The store could not be read.
-        UnknownIdError: No run has this id.
+        UnknownIdError: No run and no Branch has this id.
+        AmbiguousIdError: Several have.
         TypeError: Something else was given.
     """
     if isinstance(source, Branch):
         return turns_frame(source.turns.records())
     if isinstance(source, Leg):
         return turns_frame([t for t in source.branch.turns.records() if t.session_id == source.session_id])
+    recorder.flush()
+    if isinstance(source, Store):
+        return turns_frame(_ask(source, lambda core: core.list_turns()))
+    if isinstance(source, str):
+        return turns_frame(_turns_of_id(default_store(), source))
     return turns_frame(
         [
             t
@@ -122,6 +131,22 @@ def turns(source: Branch | Leg | Store | str | None = None) -> pd.DataFrame:
             for t in _ask(store, lambda core, sid=session.id: core.list_turns(sid))  # type: ignore[misc]
         ]
     )
+
+
+def _turns_of_id(store: Store, given: str) -> list[TurnRecord]:
+    """The turns of a run, or of a Branch with all that it did, whether a leg ran on it or none."""
+    try:
+        target = _ask(store, lambda core: core.find(given, acts=False))
+    except UnknownIdError:
+        branches = _ask(store, lambda core: core.branches_of_turns(given))
+        if not branches:
+            raise
+        if len(branches) > 1 and given != branches[0]:
+            raise AmbiguousIdError(given, [f"branch {one}" for one in branches]) from None
+        return _ask(store, lambda core: core.list_turns(branch_id=branches[0]))
+    if target.space.value == "branch":
+        return _ask(store, lambda core: core.list_turns(branch_id=target.id))
+    return _ask(store, lambda core: core.list_turns(target.session.id))
 
 
 def legs(source: Branch | Leg | Store | str | None = None) -> pd.DataFrame:

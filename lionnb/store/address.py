@@ -71,7 +71,7 @@ class Addresses(Transactions):
             AmbiguousIdError: It fits several, or is only the date of a run and *acts*. None was picked.
             UnknownIdError: It is empty, or fits nothing.
         """
-        if not given.strip() or len(given) > _LONGEST or _NO_ID.search(given):
+        if _no_id(given):
             raise UnknownIdError(given[:_LONGEST])
         if _RUN_ID.fullmatch(given) and Space.RUN in spaces:
             spaces = (Space.RUN,)
@@ -80,6 +80,20 @@ class Addresses(Transactions):
         if acts and space is Space.RUN and found != given and "T" not in given:
             raise AmbiguousIdError(given, (found,))
         return await _target(tx, space, found)
+
+    @reads
+    async def branches_of_turns(self, tx: Tx, given: str) -> list[str]:
+        """The ids of Branches that are *given* or begin with it and have turns here, whether a leg ran on them or not.
+
+        The shortest first, and only a few.
+        """
+        if _no_id(given):
+            return []
+        return await tx.scalars(sql.BRANCHES_OF_TURNS, given=given, size=len(given), most=_SHOWN + 1)
+
+
+def _no_id(given: str) -> bool:
+    return not given.strip() or len(given) > _LONGEST or _NO_ID.search(given) is not None
 
 
 async def _fits(tx: Tx, space: Space, given: str) -> list[str]:

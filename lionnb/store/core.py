@@ -63,15 +63,19 @@ class StoreCore(Controls, Addresses):
 
         A wait that never became a turn has no id: it is one row by branch, task and the instant it began.
         """
-        row = turn.model_dump(mode="json")
-        row["row_key"] = turn.turn_id or f"wait:{turn.branch_id}:{turn.queued_at!r}:{turn.operation}:{turn.task}"
-        return bool(await tx.rows(sql.PUT_TURN, **row))
+        return bool(await tx.rows(sql.PUT_TURN, **_turn_row(turn)))
+
+    @writes
+    async def put_turns(self, tx: Tx, some: Sequence[TurnRecord], now: float) -> None:
+        """As `put_turn`, for many in one transaction."""
+        if some:
+            await tx.many(sql.PUT_TURNS, [_turn_row(turn) for turn in some])
 
     @reads
     async def list_turns(
         self, tx: Tx, session_id: str | None = None, *, branch_id: str | None = None
     ) -> list[TurnRecord]:
-        """Turns in the order in which they were first written: of a run, of a Branch, of both, or all."""
+        """Turns in the order in which they were asked for: of a run, of a Branch, of both, or all."""
         statement = sql.TURNS
         if session_id is not None:
             statement = statement.where(sql.t.session_id == session_id)
@@ -102,3 +106,8 @@ class StoreCore(Controls, Addresses):
             if value is not None:
                 statement = statement.where(signals.c[column] == value)
         return [FeedEvent(**row) for row in await tx.rows(statement)]
+
+
+def _turn_row(turn: TurnRecord) -> dict[str, Any]:
+    waited = f"wait:{turn.branch_id}:{turn.queued_at!r}:{turn.operation}:{turn.task}"
+    return turn.model_dump(mode="json") | {"row_key": turn.turn_id or waited}

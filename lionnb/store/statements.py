@@ -290,14 +290,21 @@ def _upsert_turn(insert: Any) -> Any:
         index_elements=[t.row_key],
         set_={col.name: new.excluded[col.name] for col in turns.columns if col.name not in _KEEP},
         where=sa.or_(t.ended_at.is_(None), new.excluded.ended_at.is_not(None)),
-    ).returning(t.seq)
+    )
 
 
 # No row: the stored turn has ended and this copy has not: an old copy overwrites nothing.
-PUT_TURN: Final = _by_dialect(_upsert_turn)
+PUT_TURN: Final = _by_dialect(lambda insert: _upsert_turn(insert).returning(t.seq))
 
-# No row: there are no turns.
-TURNS: Final = sa.select(*TURN_FIELDS).order_by(t.seq)
+# The same for many, whose rows nobody asks for.
+PUT_TURNS: Final = _by_dialect(_upsert_turn)
+
+# By when they queued: rows are written behind the turns, by legs and by the recorder, so their numbers are in nobody's
+# order. No row: there are no turns.
+TURNS: Final = sa.select(*TURN_FIELDS).order_by(t.queued_at, t.seq)
+
+# No row: no Branch with a turn here has an id that begins like this.
+BRANCHES_OF_TURNS: Final = _beginning(t.branch_id)
 
 # Never empty for a non-empty batch.
 PUT_SIGNAL: Final = sa.insert(signals)

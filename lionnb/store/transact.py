@@ -51,8 +51,10 @@ class Tx:
 
     async def rows(self, statement: Statement, **binds: Any) -> list[Mapping[str, Any]]:
         """Run *statement*; return its rows."""
-        one = statement[self._x.dialect.name] if isinstance(statement, Mapping) else statement
-        return [dict(row) for row in (await self._x.execute(one, binds)).mappings()]
+        return [dict(row) for row in (await self._x.execute(self._of_dialect(statement), binds)).mappings()]
+
+    def _of_dialect(self, statement: Statement) -> sa.Executable:
+        return statement[self._x.dialect.name] if isinstance(statement, Mapping) else statement
 
     async def scalars(self, statement: Statement, **binds: Any) -> list[Any]:
         """Run *statement*; return the first column."""
@@ -62,9 +64,9 @@ class Tx:
         """Run a counting *statement*; return its number."""
         return int((await self.scalars(statement, **binds))[0])
 
-    async def many(self, statement: sa.Executable, batch: list[dict[str, Any]]) -> None:
+    async def many(self, statement: Statement, batch: list[dict[str, Any]]) -> None:
         """Run *statement* once for each of *batch*."""
-        await self._x.execute(statement, batch)
+        await self._x.execute(self._of_dialect(statement), batch)
 
     async def controls(self, statement: Statement, **binds: Any) -> list[ControlRecord]:
         """Run *statement*; return controls by ``seq`` (RETURNING promises no order)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from lionnb._display import mimebundle
@@ -81,10 +82,23 @@ class TurnRow:
 
 
 class TurnLog(Feed):
-    """Bounded rows and events of one Branch. Written from the Branch's loop; read from any thread."""
+    """Bounded rows and events of one Branch. Written from the Branch's loop; read from any thread.
 
-    def __init__(self, max_turns: int = MAX_TURNS, max_events: int = MAX_EVENTS) -> None:
+    Args:
+        max_turns: How many rows it holds.
+        max_events: How many events.
+        keep: Gets each row once, when it has ended, to keep it longer. It must return at once and raise nothing.
+    """
+
+    def __init__(
+        self,
+        max_turns: int = MAX_TURNS,
+        max_events: int = MAX_EVENTS,
+        *,
+        keep: Callable[[TurnRow], None] | None = None,
+    ) -> None:
         super().__init__(max_events)
+        self.keep = keep
         self._rows: deque[TurnRow] = deque(maxlen=max_turns)
         self._entered = 0
 
@@ -150,3 +164,5 @@ class TurnLog(Feed):
             "end", row.turn_id, outcome=outcome.value, error=row.error, duration_s=duration,
             input_tokens=row.input_tokens, output_tokens=row.output_tokens, operation=row.operation,
         )  # fmt: skip
+        if self.keep is not None:
+            self.keep(row)

@@ -54,14 +54,14 @@ class TurnState:
         "_entering", "detached", "left", "lock", "log", "loop", "mutex", "report", "turn", "waiters", "warned_model",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, keep: Callable[[TurnRow], None] | None = None) -> None:
         self.lock = asyncio.Lock()
         self.loop: asyncio.AbstractEventLoop | None = None  # the loop that `lock` may be bound to
         self.turn: Turn | None = None
         self.report: Any = None  # provider report of the last terminal turn
         self.detached: set[asyncio.Task[Any]] = set()  # emissions that belong to no turn
         self.waiters: dict[int, Waiter] = {}  # insertion order is the order in which the lock will be handed over
-        self.log = TurnLog()
+        self.log = TurnLog(keep=keep)
         self.left: TurnRow | None = None  # the last turn, if it did not complete: it may have left loose ends
         self.warned_model = False  # said once that an assignment inside a turn changes that call only
         # Re-entrant: dropping a turn of a dead loop closes it while the Branch is being re-homed.
@@ -69,13 +69,13 @@ class TurnState:
         self._entering = False  # a caller holds the lock and has not set `turn` yet
 
     def __copy__(self) -> TurnState:
-        return TurnState()
+        return TurnState(self.log.keep)
 
     def __deepcopy__(self, memo: Any) -> TurnState:
-        return TurnState()
+        return TurnState(self.log.keep)
 
     def __reduce__(self) -> Any:
-        return (TurnState, ())
+        return (TurnState, (self.log.keep,))
 
     @property
     def context(self) -> TurnExecutionContext | None:

@@ -37,12 +37,30 @@ async def test_a_wait_that_never_became_a_turn_is_one_row(core, turn):
     assert [row.outcome for row in await core.list_turns()] == [TurnOutcome.CANCELLED_WAITING, TurnOutcome.WAITING]
 
 
-async def test_turns_are_listed_in_the_order_of_their_first_writing(core, turn):
-    for name, run in (("t-2", "s-1"), ("t-1", None), ("t-3", "s-1")):
-        await core.put_turn(turn(name, session_id=run, branch_id=f"b-{run}"), 1.0)
-    await core.put_turn(turn("t-2", session_id="s-1", branch_id="b-s-1", ended_at=9.0), 1.0)
-    assert [row.turn_id for row in await core.list_turns()] == ["t-2", "t-1", "t-3"]
-    assert [row.turn_id for row in await core.list_turns("s-1")] == ["t-2", "t-3"]
+async def test_many_turns_are_put_in_one_transaction_and_an_old_copy_overwrites_nothing(core, turn):
+    await core.put_turns([], 1.0)
+    await core.put_turns([turn(f"t-{i}", outcome=TurnOutcome.COMPLETED, ended_at=4.0) for i in range(3)], 1.0)
+    await core.put_turns([turn("t-1", outcome=TurnOutcome.RUNNING, ended_at=None), turn("t-3", ended_at=5.0)], 2.0)
+    assert [(row.turn_id, row.ended_at) for row in await core.list_turns()] == [
+        ("t-0", 4.0), ("t-1", 4.0), ("t-2", 4.0), ("t-3", 5.0),
+    ]  # fmt: skip
+
+
+async def test_branches_are_found_by_their_beginning_whether_they_have_a_run_or_not(core, turn):
+    for name in ("ab-2", "ab-1", "ab", "x%"):
+        await core.put_turn(turn(f"t-{name}", branch_id=name), 1.0)
+    assert await core.branches_of_turns("ab") == ["ab", "ab-1", "ab-2"]
+    assert await core.branches_of_turns("ab-") == ["ab-1", "ab-2"]
+    for nothing in ("", "%", "AB", "x_", "\x00", "\ud800", "a" * 300):
+        assert await core.branches_of_turns(nothing) == []
+
+
+async def test_turns_are_listed_in_the_order_in_which_they_were_asked_for(core, turn):
+    for at, name, run in ((1.0, "t-2", "s-1"), (1.0, "t-1", None), (3.0, "t-4", "s-1"), (2.0, "t-3", "s-1")):
+        await core.put_turn(turn(name, session_id=run, branch_id=f"b-{run}", queued_at=at), 1.0)
+    await core.put_turn(turn("t-2", session_id="s-1", branch_id="b-s-1", queued_at=1.0, ended_at=9.0), 1.0)
+    assert [row.turn_id for row in await core.list_turns()] == ["t-2", "t-1", "t-3", "t-4"]
+    assert [row.turn_id for row in await core.list_turns("s-1")] == ["t-2", "t-3", "t-4"]
     assert [row.turn_id for row in await core.list_turns(branch_id="b-None")] == ["t-1"]
 
 
