@@ -23,7 +23,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from lionnb.kernel import in_kernel
-from lionnb.store.store import Store, default_store
+from lionnb.store.store import default_store
 
 if TYPE_CHECKING:
     from lionnb.store.core import StoreCore
@@ -59,36 +59,48 @@ class Recorder:
         """Let the turn that ended be written; returns at once, from any thread."""
         if row.session_id is not None or self._closed:
             return
-        try:
-            store = default_store()
-            if store.location.kind == "memory":
+        with self._lock:
+            if len(self._rows) >= MOST:
+                self._dropped += 1
                 return
-            with self._lock:
-                if len(self._rows) >= MOST:
-                    self._dropped += 1
-                    return
-                self._rows.append(row)
-                if self._writing:
-                    return
-                self._writing = True
-            self._write_to(store)
-        except Exception as exc:  # no store at all: `LIONNB_DB` names none, or the interpreter ends
-            self._over(exc)
+            self._rows.append(row)
+            if self._writing:
+                return
+            self._writing = True
+        self._write()
 
     def flush(self, timeout_s: float) -> None:
         """Block until what was kept is written, or has failed to be, or the time is over. Not on the control thread."""
         if self._written is not None:
             concurrent.futures.wait((self._written,), timeout=timeout_s)
 
-    def close(self) -> None:
-        """Take no more: the process ends, and a store that is opened now would outlive its own handler."""
+    def close(self, timeout_s: float) -> None:
+        """Take no more, and write what is left; for a process that ends.
+
+        A turn that ends later could only open a store that outlives its own handler.
+        """
         self._closed = True
+        with self._lock:
+            again, self._writing = bool(self._rows) and not self._writing, bool(self._rows)
+        if again:  # the last attempt failed
+            self._write()
+        self.flush(timeout_s)
 
-    def _write_to(self, store: Store) -> None:
-        self._written = store.submit(self._write)
-        self._written.add_done_callback(lambda done: self._over(_problem_of(done)))
+    def _write(self) -> None:
+        """Start a writer; whoever calls this has set ``_writing``."""
+        try:
+            store = default_store()
+            if store.location.kind == "memory":
+                with self._lock:
+                    self._rows.clear()
+                    self._writing = False
+                return
+            self._written = store.submit(self._write_all)
+            self._written.add_done_callback(lambda done: self._over(_problem_of(done)))
+        except Exception as exc:  # no store at all: `LIONNB_DB` names none, or the interpreter ends
+            self._over(exc)
 
-    async def _write(self, core: StoreCore) -> None:
+    async def _write_all(self, core: StoreCore) -> None:
         await asyncio.sleep(GATHER_S)
         while True:
             with self._lock:
@@ -136,9 +148,8 @@ def flush(timeout_s: float = 30.0) -> None:
 
 @atexit.register
 def _close() -> None:
-    """Write what is left, before the stores close. A kernel that shuts down has little time, and its legs come first."""
-    _recorder.close()
-    _recorder.flush(0.5 if in_kernel() else 10.0)
+    """Write what is left before the stores close. A kernel that ends has little time, and its legs come first."""
+    _recorder.close(0.5 if in_kernel() else 10.0)
 
 
 def _after_fork() -> None:

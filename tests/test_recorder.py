@@ -133,14 +133,15 @@ def test_a_process_writes_its_rows_before_it_ends(world):
 def test_a_forked_child_writes_its_own_rows(world):
     code = """
     import asyncio, os, warnings, lionnb
+    from lionnb import recorder
     from lionnb.testing import scripted_model
     one = lambda: asyncio.run(lionnb.Branch(chat_model=scripted_model("x")).chat("q"))
     one()
+    recorder.flush()
     warnings.simplefilter("ignore")
     if (child := os.fork()):
         raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     one()
-    from lionnb import recorder
     recorder.flush()
     os._exit(0)
     """
@@ -213,6 +214,17 @@ def test_a_store_that_is_closed_under_the_writer_loses_nothing(fresh, monkeypatc
     assert fresh.waiting == 1
     fresh.keep(ended())
     assert len(rows()) == 2 and fresh.waiting == 0
+
+
+def test_the_end_of_a_process_tries_once_more(fresh, world, monkeypatch):
+    (world / "file").write_text("not a folder")
+    monkeypatch.setenv("LIONNB_DB", str(world / "file" / "controls.db"))
+    fresh.keep(ended())
+    fresh.flush(30)
+    monkeypatch.setenv("LIONNB_DB", str(world / "controls.db"))
+    fresh.close(30)
+    fresh.keep(ended())
+    assert len(rows()) == 1 and fresh.waiting == 0
 
 
 # --- read again -----------------------------------------------------------------------------------------------------------
