@@ -44,6 +44,7 @@ class LabServer:
         kernels: More kernels, name to interpreter.
         env: Added to the environment of the server and so of its kernels.
         settings: Plugin settings by plugin id, over `SETTINGS`.
+        arguments: Added to the server's command line.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class LabServer:
         kernels: Mapping[str, str | Path] | None = None,
         env: Mapping[str, str] | None = None,
         settings: Mapping[str, Mapping[str, Any]] | None = None,
+        arguments: Iterable[str] = (),
     ) -> None:
         self.base = base
         self.root = base / "root"
@@ -62,6 +64,7 @@ class LabServer:
         self.token = uuid.uuid4().hex
         self.root.mkdir(parents=True)
         self._env = self._private_environment() | dict(env or {})
+        self._arguments = tuple(arguments)
         for name, interpreter in {KERNEL: python, **(kernels or {})}.items():
             self._write_kernelspec(name, interpreter)
         self._write_settings({**SETTINGS, **(settings or {})})
@@ -122,7 +125,7 @@ class LabServer:
         command = [
             sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser", "--ip=127.0.0.1", f"--port={port}",
             "--ServerApp.port_retries=0", f"--IdentityProvider.token={self.token}",
-            f"--ServerApp.root_dir={self.root}", "--expose-app-in-browser",
+            f"--ServerApp.root_dir={self.root}", "--expose-app-in-browser", *self._arguments,
         ]  # fmt: skip
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(

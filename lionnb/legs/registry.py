@@ -12,8 +12,10 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 
+from lionnb import keepalive
 from lionnb.branch import Branch, wrap
 from lionnb.errors import LegExistsError, NoRunningLoopError
+from lionnb.kernel import in_kernel
 from lionnb.legs.arguments import check_arguments
 from lionnb.legs.budget import Budget, seconds_limit
 from lionnb.legs.leg import HEARTBEAT_S, Leg, who
@@ -151,6 +153,8 @@ def _bury_the_lost(found: Iterable[Leg]) -> None:
 def _remember(leg: Leg) -> None:
     _started.append(leg)
     leg.when_ended(_forget_the_oldest)
+    if in_kernel() and (every_s := keepalive.interval_s()) is not None:
+        leg.when_ended(leg.store.beside(lambda: keepalive.tell(every_s)))
 
 
 def _forget_the_oldest() -> None:

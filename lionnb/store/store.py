@@ -144,6 +144,24 @@ class Store:
 
         return stop
 
+    def beside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+        """Run ``work()`` on the control thread beside the store's own work, until it ends or is told to stop.
+
+        For what must go on while a cell blocks the main loop. Opens no database. Never raises: where no thread can run
+        it (a closed store), it does not run. Returns what stops it, from any thread, idempotent.
+        """
+        with self._lock:
+            if self.closed:
+                return lambda: None
+            running = self._control_thread().submit(work())
+            self._hearts.add(running)
+        running.add_done_callback(self._hearts.discard)
+
+        def stop() -> None:
+            running.cancel()
+
+        return stop
+
     def close(self, timeout_s: float = 5.0) -> None:
         """Take no more work, let what was submitted finish (for at most *timeout_s* seconds), close the connections.
 
