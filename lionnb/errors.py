@@ -19,6 +19,7 @@ __all__ = (
     "NestingError",
     "NoRunningLoopError",
     "ResolveRefusedError",
+    "SettleTimeoutError",
     "SteerRefusedError",
     "StoreError",
     "StoreVersionError",
@@ -153,6 +154,18 @@ class LegFailedError(LionnbError, RuntimeError):
         cause = self.__cause__ or self
         lines = traceback.format_exception(type(cause), cause, cause.__traceback__, limit=-2, chain=False)
         return [*(line.rstrip("\n") for line in lines), "", f"{type(self).__name__}: {self}"]
+
+
+class SettleTimeoutError(LionnbError, TimeoutError):
+    """`settle` has waited as long as it was told to; nothing was ended. ``left`` says what has not settled."""
+
+    def __init__(self, timeout_s: float, left: Sequence[str]) -> None:
+        what = "1 leg has" if len(left) == 1 else f"{len(left)} legs have"
+        super().__init__(
+            f"after {timeout_s:g} s {what} not settled: {'; '.join(left)}. Nothing was ended: wait longer, or end one "
+            "with leg.stop()."
+        )
+        self.timeout_s, self.left = timeout_s, tuple(left)
 
 
 class StoreError(LionnbError, RuntimeError):

@@ -166,6 +166,14 @@ class Ledger:
 
         self.submit(work).add_done_callback(done)
 
+    async def idle(self) -> None:
+        """Return once everything that was submitted is answered, whatever the answer. Cancelled, nothing changes."""
+        loop = asyncio.get_running_loop()
+        while pending := tuple(self._pending):
+            woken = asyncio.Event()
+            pending[0].add_done_callback(lambda _, woken=woken: hand_over(loop, woken.set))  # type: ignore[misc]
+            await woken.wait()
+
     def flush(self, timeout_s: float) -> None:
         """Block this thread until what was submitted is done; for a process that is about to end."""
         concurrent.futures.wait(tuple(self._pending), timeout=timeout_s)

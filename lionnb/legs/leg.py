@@ -32,6 +32,7 @@ from lionnb.legs.outlook import outlook_of
 from lionnb.legs.receipt import Outlook, Receipt
 from lionnb.legs.result import LegResult, LegTurn
 from lionnb.legs.run import TAKEN, Ending, Run
+from lionnb.legs.scripted import Plans
 from lionnb.legs.states import FOLLOWS, LegPhase, TurnEnd, step
 from lionnb.legs.steering import Steering
 from lionnb.legs.turn import Operation, TurnRun, prompt
@@ -89,6 +90,7 @@ class Leg:
         self._drain = Drain(ledger, self.session_id, self._run.token, budget)
         self._operation = Operation(branch, op, arguments, self.session_id)
         self._steering = Steering(ledger, self.session_id, self.feed, self.loop, self._outlook, lambda: self.turn_id)
+        self._plans = Plans(self._steering, self.feed, self.run_id)
         self._unwatch = store.watch(self.session_id, self._steering.changed)
         # Text as it comes is wanted from the beginning, for a view that is opened later.
         self._quiet_chunks = branch.turns.listen(lambda _: None, chunks=True)
@@ -121,7 +123,7 @@ class Leg:
     @property
     def receipts(self) -> tuple[Receipt, ...]:
         """The receipts of the steers sent through this object, in order."""
-        return self._steering.receipts
+        return (*self._steering.receipts, *self._plans.receipts)
 
     @property
     def usage(self) -> Usage:
@@ -185,6 +187,29 @@ class Leg:
                 "its Branch, which still has the whole history.",
             )
         return self._steering.steer(text, key, by or who())
+
+    def steer_after(self, turn: int, text: str, *, key: str | None = None, by: str | None = None) -> Receipt:
+        """`steer` at the end of the leg's turn number *turn* (the first is 1): it lands in the turn after it.
+
+        For runs that nobody watches. It is queued when that turn has ended, before the leg decides whether it has
+        anything left to do; at once, if the turn is past. Until then there is no row, and the receipt says what it
+        waits for; if the leg ends first, the receipt says that it never was queued, and why. From any thread.
+
+        Args:
+            turn: The number of the turn, as in ``leg.turns``.
+            text: As in `steer`, and so are the others.
+            key: Makes a repeated call safe, once it is queued.
+            by: Who says it.
+
+        Raises:
+            SteerRefusedError: As `steer`.
+            TypeError, ValueError: *turn* counts no turn.
+        """
+        if self.live and self._phase is not LegPhase.ENDING:
+            planned = self._plans.add(turn, text, key, by or who())
+            if planned is not None:
+                return planned
+        return self.steer(text, key=key, by=by)
 
     def cancel_turn(self, turn_id: str | None = None) -> bool:
         """End the current turn and go on to what is pending. From any thread.
@@ -348,6 +373,7 @@ class Leg:
                 return Ending(RunStatus.COMPLETED, cap)
             if (cancelled := await self._drain.retry()) is not None:
                 raise cancelled
+            self._plans.turn_ended(len(self._turns))
             if (idle := await self._run.end_if_idle()) is not None:
                 return idle
             carry = True
@@ -404,6 +430,7 @@ class Leg:
             log.warning("%s", failure)  # a leg that nobody awaits must not fail in silence
         self._phase = step(self._phase, LegPhase.ENDED)
         try:
+            self._plans.leg_ended(self._status.value, len(self._turns))
             self._steering.run_ended()
             self._run.when_written(self._unwatch)
             self._say()
@@ -432,6 +459,15 @@ class Leg:
     def _look_for_loop(self) -> None:
         if self.loop.is_closed():
             self.bury()
+
+    @property
+    def recorded(self) -> bool:
+        """Whether its end is known to be written."""
+        return self._run.recorded
+
+    async def written(self) -> None:
+        """Return once the store has answered to everything that this leg told it. Cancelled, nothing changes."""
+        await self._run.ledger.idle()
 
     def flush(self, timeout_s: float) -> None:
         """Block until the store has what this leg told it; for a process that is about to end. Not from its loop."""

@@ -46,6 +46,7 @@ class Receipt:
         self._refusal: tuple[str, str] | None = None
         self._before = 0
         self._run_ended = False
+        self._waits: str | None = None
         self._outlook: Callable[[], Outlook] = Outlook
         self._recorded: concurrent.futures.Future[bool] = concurrent.futures.Future()  # False: refused
         self._settled: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -101,7 +102,7 @@ class Receipt:
         if refusal is not None:
             return f"refused: {refusal[1]}"
         if fate is None or record is None:
-            return "being recorded"
+            return self._waits or "being recorded"
         if fate is not Fate.PENDING:
             return sentence_of(record, fate, now=time.time())
         outlook = self._outlook()
@@ -120,15 +121,17 @@ class Receipt:
         return f"<steer {self.control_id[:8]}: {self.sentence}>"
 
     def _repr_html_(self) -> str:
-        chip = self.chip
-        return (
-            f"<div><b>{html.escape('recording' if chip is None else chip.value)}</b> {html.escape(self.sentence)}</div>"
-        )
+        chip, word = self.chip, "recording" if self._waits is None else "planned"
+        return f"<div><b>{html.escape(word if chip is None else chip.value)}</b> {html.escape(self.sentence)}</div>"
 
     # ------------------------------------------------------------------ writing (the leg and the control thread)
     def expects(self, outlook: Callable[[], Outlook]) -> None:
         """How it asks its leg what will happen while it is queued. From any thread."""
         self._outlook = outlook
+
+    def waits(self, sentence: str | None) -> None:
+        """It is not even sent yet, and *sentence* says what for; ``None``: it is sent now."""
+        self._waits = sentence
 
     def admitted(self, record: ControlRecord, before: int) -> None:
         """The row is written. An older copy than the one that is known changes nothing."""

@@ -19,7 +19,7 @@ from lionnb.kernel import in_kernel
 from lionnb.legs.arguments import check_arguments
 from lionnb.legs.budget import Budget, seconds_limit
 from lionnb.legs.leg import HEARTBEAT_S, Leg, who
-from lionnb.legs.shutdown import end_legs
+from lionnb.legs.shutdown import end_legs, say_unfinished
 from lionnb.store.store import Store, default_store
 
 if TYPE_CHECKING:
@@ -167,4 +167,6 @@ def _forget_the_oldest() -> None:
 @atexit.register
 def _end_all() -> None:
     """A kernel that shuts down cancels no task and runs no ``finally``; atexit it does run, with 2.5 s (measured)."""
+    live = [leg for leg in _started if leg.live]
     end_legs(tuple(_started))
+    say_unfinished(live)

@@ -159,6 +159,11 @@ class Run:
         else:
             self._end.add_done_callback(lambda _: fn())
 
+    @property
+    def recorded(self) -> bool:
+        """Whether the store has said that the run's end is written, by whomever."""
+        return self._stands is not None or (self._end is not None and problem_of(self._end) is None)
+
     def told(self, ending: Ending) -> tuple[RunStatus, str | None]:
         """Status and note as they are to be told: the record's, where somebody else was faster.
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from lionnb.kernel import in_kernel
 from lionnb.legs.ledger import hand_over
 
 if TYPE_CHECKING:
     from lionnb.legs.leg import Leg
 
-__all__ = ("end_legs",)
+__all__ = ("end_legs", "say_unfinished")
 
 BUDGET_S = 2.0
 _ROUND_S = 0.6
@@ -58,3 +60,31 @@ def _end_elsewhere(loop: asyncio.AbstractEventLoop, mine: list[Leg], until: floa
         hand_over(loop, leg.task.cancel)
         ended.append(done)
     concurrent.futures.wait(ended, timeout=max(0.0, until - time.monotonic()))
+
+
+def say_unfinished(ended: Sequence[Leg]) -> None:
+    """Say on standard error which legs were cut off by the end of the process, and what would have waited for them.
+
+    On the process's own: a notebook's messages are read by nobody any more when its kernel ends.
+    """
+    if not ended or sys.__stderr__ is None:
+        return
+    with contextlib.suppress(OSError, ValueError):  # closed, or a pipe that nobody reads
+        sys.__stderr__.write(unfinished(ended, "kernel" if in_kernel() else "process") + "\n")
+        sys.__stderr__.flush()
+
+
+def unfinished(ended: Sequence[Leg], what: str) -> str:
+    """The sentence for it. *what* has ended: a kernel or a process."""
+    one = len(ended) == 1
+    names = ", ".join(f"{leg.name!r:.60} ({leg.run_id})" if leg.name else leg.run_id for leg in ended[:3])
+    more = f" and {len(ended) - 3} more" if len(ended) > 3 else ""
+    were = "was" if one else "were"
+    known = [leg for leg in ended if leg.recorded]
+    fates = sorted({leg.status.value for leg in known})
+    recorded = f"{were} recorded {' or '.join(fates)}" if len(known) == len(ended) else "may not be recorded as ended"
+    last = "in the last cell" if what == "kernel" else "at the end"
+    return (
+        f"lionnb: {'leg' if one else f'{len(ended)} legs:'} {names}{more} {were} still running when the {what} ended "
+        f"and {recorded}; put `await lionnb.settle()` {last}."
+    )

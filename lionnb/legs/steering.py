@@ -117,18 +117,30 @@ class Steering:
         Raises:
             SteerRefusedError: No row was written.
         """
-        turn_id = _inside_turn()
-        author = by if turn_id is None else f"turn:{turn_id}"
-        receipt = Receipt(normalise(text), uuid.uuid4().hex, key)
-        receipt.expects(self._outlook)
-        self._book.add(receipt)
-        future = self._ledger.submit(lambda core: self._admit(core, receipt, author))
-        future.add_done_callback(lambda done: self._unanswered(receipt, done))
-        self._wait_a_little(future)
+        receipt, author = self.draft(text, key, by)
+        self._wait_a_little(self.send(receipt, author))
         if (refusal := receipt.refusal) is not None:
             raise SteerRefusedError(*refusal)
         same = self._book.of(receipt.control_id)  # a repeated key has become the steer that was there
         return same[0] if same else receipt
+
+    def draft(self, text: str, key: str | None, by: str) -> tuple[Receipt, str]:
+        """The receipt of a steer that is not sent yet, and who says it.
+
+        Raises:
+            SteerRefusedError: The text is none that can be queued.
+        """
+        turn_id = _inside_turn()
+        receipt = Receipt(normalise(text), uuid.uuid4().hex, key)
+        receipt.expects(self._outlook)
+        return receipt, by if turn_id is None else f"turn:{turn_id}"
+
+    def send(self, receipt: Receipt, author: str) -> concurrent.futures.Future[None]:
+        """Ask the store for the row; returns at once, with what is done when it has answered. Raises nothing."""
+        self._book.add(receipt)
+        future = self._ledger.submit(lambda core: self._admit(core, receipt, author))
+        future.add_done_callback(lambda done: self._unanswered(receipt, done))
+        return future
 
     def _wait_a_little(self, future: concurrent.futures.Future[None]) -> None:
         late = self._late

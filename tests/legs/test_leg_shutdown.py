@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 
+from lionnb.legs.shutdown import unfinished
 from lionnb.records import RunStatus
 from lionnb.store import Store
 
@@ -90,6 +92,24 @@ def test_the_interpreter_exits_with_a_loop_that_is_stopped_and_not_closed(tmp_pa
         road=road,
     )
     assert record(tmp_path) == (["cancelled"], ["rejected"]) and "Traceback" not in said
+    (line,) = [line for line in said.splitlines() if line.startswith("lionnb: ")]
+    assert "was still running when the process ended and was recorded cancelled" in line
+    assert line.endswith("; put `await lionnb.settle()` at the end.")
+
+
+def test_many_legs_that_were_cut_off_are_said_in_one_line():
+    """Names are a user's text: shown as Python shows them, on one line. What is not known to be written is not claimed."""
+
+    def leg(n, name=None, *, recorded=True, status=RunStatus.CANCELLED):
+        return SimpleNamespace(run_id=f"run-{n}", name=name, recorded=recorded, status=status)
+
+    legs = [leg(1, "a\nb"), leg(2), leg(3), leg(4)]
+    assert unfinished(legs, "kernel") == (
+        "lionnb: 4 legs: 'a\\nb' (run-1), run-2, run-3 and 1 more were still running when the kernel ended and were "
+        "recorded cancelled; put `await lionnb.settle()` in the last cell."
+    )
+    lost = unfinished([leg(1, recorded=False)], "process")
+    assert "leg run-1 was still running when the process ended and may not be recorded as ended;" in lost
 
 
 @pytest.mark.slow
