@@ -23,10 +23,13 @@ from lionnb.errors import LionnbError
 from lionnb.records import SessionSpec
 from lionnb.store.store import Store
 
-__all__ = ("Answer", "Ledger", "call_in", "hand_over", "outlast", "wait_for")
+__all__ = ("TRIES", "Answer", "Ledger", "call_in", "hand_over", "outlast", "wait_for")
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+
+TRIES = 3  # answers, or waits for one, after which a leg takes it that the store will not do it
+PAUSE_S = 0.5  # before the second try, and twice that before the third: a server that restarts needs a moment
 
 
 def hand_over(loop: asyncio.AbstractEventLoop, fn: Callable[[], object]) -> None:
@@ -78,6 +81,14 @@ async def outlast(
     if timer is not None:
         timer.cancel()
     return cancelled
+
+
+async def _pause(seconds: float) -> asyncio.CancelledError | None:
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError as exc:
+        return exc
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +167,47 @@ class Ledger:
         cancelled = await outlast(future, limit_s)
         problem = problem_of(future)
         return Answer(future.result() if problem is None else None, problem, cancelled)
+
+    async def insist(
+        self,
+        work: Callable[[Any], Coroutine[Any, Any, T]],
+        limit_s: float | None,
+        *,
+        sent: Callable[[concurrent.futures.Future[T]], object] = lambda _: None,
+        enough: Callable[[], bool] = lambda: False,
+        last: bool = False,
+    ) -> Answer[T]:
+        """As `ask`, and once more when the store fails: three times, with a second and a half between them.
+
+        A store that does not answer is not asked twice (the second would only stand in line behind the first): it is
+        waited for again. So with a limit of 10 this takes half a minute at most. Whoever cancels wants an end: what has
+        been asked is waited for, and then it is over; only the *last* thing that a leg has to say is said once more
+        where the store fails, without a pause.
+
+        Args:
+            work: As for `submit`; it must be harmless when it has been done before and only the answer was lost.
+            limit_s: How long each wait lasts.
+            sent: Told of every submission.
+            enough: Asked before each new try: whether it is not wanted any more.
+            last: Whether nobody says it again.
+        """
+        cancelled: asyncio.CancelledError | None = None
+        left, future = TRIES, self.submit(work)
+        sent(future)
+        while True:
+            cancelled = await outlast(future, limit_s) or cancelled
+            left -= 1
+            failed, problem = future.done(), problem_of(future)
+            if problem is None or not left or (cancelled is not None and not (last and failed)):
+                return Answer(future.result() if problem is None else None, problem, cancelled)
+            if failed and cancelled is None:
+                cancelled = await _pause(PAUSE_S * (TRIES - left))
+            if enough() or (cancelled is not None and not last):
+                return Answer(None, problem, cancelled)
+            if failed:
+                log.warning("the control database is asked again: %s", problem)
+                future = self.submit(work)
+                sent(future)
 
     def note(self, work: Callable[[Any], Coroutine[Any, Any, Any]], what: str) -> None:
         """As `submit`, for bookkeeping that nobody waits for: a failure is logged, with *what* it was."""

@@ -374,7 +374,7 @@ class Leg:
             if (cancelled := await self._drain.retry()) is not None:
                 raise cancelled
             self._plans.turn_ended(len(self._turns))
-            if (idle := await self._run.end_if_idle()) is not None:
+            if (idle := await self._run.end_if_idle(lambda: self._stopping or self._budget.expired)) is not None:
                 return idle
             carry = True
 

@@ -10,14 +10,14 @@ import concurrent.futures
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lionnb.errors import LegFailedError
 from lionnb.legs.budget import Budget
 from lionnb.legs.drain import STORE_LIMIT_S
-from lionnb.legs.ledger import Ledger, outlast, problem_of
+from lionnb.legs.ledger import Ledger, problem_of
 from lionnb.legs.result import LegTurn
 from lionnb.records import RunStatus, SessionRecord, SessionSpec, TurnRecord
 from lionnb.store.lease import identity
@@ -79,6 +79,7 @@ class Run:
         self._instruction, self._by = instruction[:2_000], by
         self._stands: SessionRecord | None = None  # the row, once it is known not to be this leg's any more
         self._end: concurrent.futures.Future[EndResult] | None = None
+        self._written: Callable[[], None] = lambda: None
         self.ledger = Ledger(store, self._spec)
         self.registering = self.ledger.register()
         self._still_heart = store.keep_alive(self.session_id, self.token)
@@ -106,17 +107,23 @@ class Run:
         self.ledger.note(lambda core: core.put_turn(record, time.time()), "a turn of the leg")
 
     # ------------------------------------------------------------------ the end
-    async def end_if_idle(self) -> Ending | None:
+    async def end_if_idle(self, enough: Callable[[], bool] = lambda: False) -> Ending | None:
         """End it as completed if nothing is pending, decided by the database; ``None`` when something is.
 
-        A store that does not answer ends the leg too: it never idles, and `close` tries again. Cancelled, the answer
-        is awaited, and kept, before the cancellation is raised.
+        A failed answer is asked for again, because what is pending must not be rejected for it; but a leg never idles,
+        so a store that fails three times, or has not answered in half a minute, ends it (see `Ledger.insist`), and
+        `close` tries again. Cancelled, the answer is awaited, and kept, before the cancellation is raised.
+
+        Args:
+            enough: Whether the leg must end for another reason by now; then it is not asked again, and ``None`` is
+                returned although nothing is known.
         """
-        answer = await self.ledger.ask(
+        answer = await self.ledger.insist(
             lambda core: core.end(
                 self.session_id, self.token, RunStatus.COMPLETED, by=self.token, only_if_idle=True, now=time.time()
             ),
             STORE_LIMIT_S,
+            enough=enough,
         )
         result = answer.result
         ours = result is not None and result.session is not None and result.session.leg == self.token
@@ -125,39 +132,60 @@ class Run:
         if answer.cancelled is not None:
             raise answer.cancelled
         if result is None:
-            return Ending(RunStatus.COMPLETED, f"whether steers were pending is unknown: {answer.problem}")
-        if result.ended:
+            unknown = Ending(RunStatus.COMPLETED, f"whether steers were pending is unknown: {answer.problem}")
+            return None if enough() else unknown
+        if result.ended or self._ended_here(result.session):
             return Ending(RunStatus.COMPLETED)
         return None if ours else Ending(RunStatus.CANCELLED, TAKEN)
+
+    def _ended_here(self, session: SessionRecord | None) -> bool:
+        """Whether this leg has ended the run itself: by a write whose answer was lost. A token is used once."""
+        return session is not None and session.terminal and session.ended_by == self.token
 
     def end(self, ending: Ending) -> None:
         """Let it be ended and swept, in one transaction, unless that has happened; returns at once, from any thread."""
         self._still_heart()
         if self._stands is None:
-            self._end = self.ledger.submit(
-                lambda core: core.end(
-                    self.session_id, self.token, ending.status, by=self.token, note=ending.note, now=time.time()
-                )
-            )
+            self._sent(self.ledger.submit(self._ends(ending)))
+
+    def _ends(self, ending: Ending) -> Callable[[Any], Coroutine[Any, Any, EndResult]]:
+        return lambda core: core.end(
+            self.session_id, self.token, ending.status, by=self.token, note=ending.note, now=time.time()
+        )
+
+    def _sent(self, end: concurrent.futures.Future[EndResult]) -> None:
+        self._end = end
+        end.add_done_callback(self._see_written)
 
     async def close(self, ending: Ending) -> asyncio.CancelledError | None:
-        """As `end`, and await that it is written; return the cancellation that was outlasted. Raises nothing."""
-        self.end(ending)
-        if self._end is None:
+        """As `end`, and await that it is written, as `end_if_idle` does; return the cancellation that was outlasted.
+
+        Raises nothing.
+        """
+        self._still_heart()
+        if self._stands is not None:
             return None
-        cancelled = await outlast(self._end, STORE_LIMIT_S)
-        if (problem := problem_of(self._end)) is not None:
-            log.warning("the end of leg %s could not be recorded: %s", self.run_id, problem)
-        else:
-            self._stands = self._end.result().session
-        return cancelled
+        answer = await self.ledger.insist(self._ends(ending), STORE_LIMIT_S, sent=self._sent, last=True)
+        if answer.problem is not None:
+            log.warning("the end of leg %s could not be recorded: %s", self.run_id, answer.problem)
+        elif answer.result is not None:
+            self._stands = answer.result.session
+        return answer.cancelled
 
     def when_written(self, fn: Callable[[], None]) -> None:
-        """Call *fn* once the store has answered to the end, whatever it said; on whatever thread that is known."""
+        """Call *fn* once the end is written, by whomever; on whatever thread that is known.
+
+        Not for one that failed: `flush` says it again, and what its sweep does to the rows must be heard.
+        """
         if self._end is None:
             fn()
         else:
-            self._end.add_done_callback(lambda _: fn())
+            self._written = fn
+            self._end.add_done_callback(self._see_written)
+
+    def _see_written(self, end: concurrent.futures.Future[EndResult]) -> None:
+        if problem_of(end) is None:
+            self._written()
 
     @property
     def recorded(self) -> bool:

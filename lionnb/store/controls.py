@@ -171,8 +171,8 @@ class Controls(Leases):
         """Record as applied what this claim holds; say of each row whether that landed.
 
         Applied means that the Branch's operation was called with it, whatever became of that turn. A row that a
-        person resolved meanwhile keeps the resolution and gets a late report (S5). Twice: the rows are ``lost`` the
-        second time, and unchanged.
+        person resolved meanwhile keeps the resolution and gets a late report (S5). Twice: the rows are ``earlier`` (or
+        ``late``) the second time, and unchanged.
 
         Args:
             token: The claim, as `claim_all` returned it.
@@ -186,10 +186,14 @@ class Controls(Leases):
         binds = {"in_turn": turn_id, "outcome": turn_outcome, "kept": in_history, "why": note}
         landed = await tx.change(sql.APPLY, token=token, who=leg_of(token), now=now, **binds)
         late = await tx.change(sql.REPORT_LATE, token=token, report=_late(turn_id, turn_outcome, in_history, note, now))
-        bearing = await tx.scalars(sql.BEARING, token=token)
-        told = {row.id for row in (*landed, *late)}
-        lost = [cid for cid in dict.fromkeys((*bearing, *expected)) if cid not in told]
-        return Reported(tuple(row.id for row in landed), tuple(row.id for row in late), tuple(lost))
+        now_told = {row.id for row in (*landed, *late)}
+        bearing = [row for row in await tx.controls(sql.BEARING, token=token) if row.id not in now_told]
+        # Only the holder of this claim writes either under it, and no claim is used twice: it was this one, before.
+        earlier = [row.id for row in bearing if row.state is ControlState.APPLIED]
+        late += [row for row in bearing if row.late_report is not None]
+        told = now_told.union(earlier, (row.id for row in late))
+        lost = [cid for cid in dict.fromkeys((*(row.id for row in bearing), *expected)) if cid not in told]
+        return Reported(tuple(row.id for row in landed), tuple(row.id for row in late), tuple(earlier), tuple(lost))
 
     @writes
     async def withdraw(self, tx: Tx, control_id: str, by: str, now: float, *, note: str | None = None) -> ControlRecord:

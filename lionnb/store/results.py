@@ -58,12 +58,14 @@ class Claim:
 class Reported:
     """Where a holder's report landed, by control id.
 
-    ``late`` rows had been resolved by a person meanwhile: only ``late_report`` was written. ``lost`` rows took
-    nothing: they were reported before, or are not this claim's any more. The caller says so to its user.
+    ``late`` rows had been resolved by a person meanwhile: only ``late_report`` was written. ``earlier`` rows were
+    recorded by this very claim before: a report whose answer was lost has landed. ``lost`` rows took nothing: they are
+    not this claim's any more. The caller says so to its user.
     """
 
     landed: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
+    earlier: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
 
 

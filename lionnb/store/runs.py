@@ -24,14 +24,16 @@ class Runs(Transactions):
 
     @writes
     async def start_session(self, tx: Tx, spec: SessionSpec, now: float) -> SessionRecord:
-        """Register a run as running and this leg's. Twice with the same leg token: the first row is returned.
+        """Register a run as running and this leg's. Twice: the row is returned as it stands, also when it has ended.
 
         Raises:
             StoreError: The id is another leg's run.
         """
         row = spec.model_dump() | {"status": RunStatus.RUNNING.value, "heartbeat_at": now}
         found = await tx.sessions(sql.START, **row) or await tx.sessions(sql.SESSION, sid=spec.id)
-        if not found or found[0].leg != spec.leg:
+        # The row loses the leg's token with its end, which may have come while the answer to the first was lost.
+        ended = bool(found) and found[0].terminal and _registration(found[0]) == _registration(spec)
+        if not found or (found[0].leg != spec.leg and not ended):
             raise StoreError(f"a run with the id {spec.id!r} is there already: nothing was written. Take a new id.")
         return found[0]
 
@@ -166,6 +168,11 @@ class Runs(Transactions):
         gone["turns"] += len(await tx.rows(sql.PURGE_LOOSE_TURNS, before=limit))
         gone["signals"] += len(await tx.rows(sql.PURGE_LOOSE_SIGNALS, before=limit))
         return Purged(kept_unresolved=kept, **gone)
+
+
+def _registration(run: SessionSpec) -> tuple[object, ...]:
+    """What a leg states when it registers its run and nothing changes afterwards."""
+    return run.run_id, run.branch_id, run.created_at, run.created_by, run.instruction
 
 
 async def end_and_sweep(

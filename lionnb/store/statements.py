@@ -152,7 +152,7 @@ REPORT_LATE: Final = (
 )
 
 # No row: no control bears this claim (any more).
-BEARING: Final = sa.select(c.id).where(c.claim == b("token")).order_by(c.seq)
+BEARING: Final = sa.select(*CONTROL_FIELDS).where(c.claim == b("token")).order_by(c.seq)
 
 # No row: unknown id, or no longer pending.
 WITHDRAW: Final = _move(

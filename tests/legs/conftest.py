@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lionnb.legs import steering
+from lionnb.legs import ledger, steering
 from tests.legs.story import HookedStore, Scene
 
 
@@ -20,6 +20,7 @@ def store(road: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     """
     made = HookedStore(tmp_path / "legs.sqlite" if road.name == "cli" else ":memory:")
     monkeypatch.setattr(steering, "RECORDED_WITHIN_S", 30.0)
+    monkeypatch.setattr(ledger, "PAUSE_S", 0.0)
     made.hurry = lambda: monkeypatch.setattr(steering, "RECORDED_WITHIN_S", 0.0)
     yield made
     made.close()

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import lionnb
-from lionnb.legs import start_leg
+from lionnb.errors import StoreError
+from lionnb.legs import ledger, start_leg
 from lionnb.legs.budget import Budget
 from lionnb.legs.drain import Drain
 from lionnb.legs.ledger import Ledger
@@ -175,6 +176,28 @@ def test_so_does_one_that_is_cancelled_twice_or_three_times(road, store, victim,
 def test_a_continuation_that_raises_reports_itself_at_any_step(road, store, victim, caplog):
     caplog.set_level("CRITICAL", "lionnb")
     assert sweep(store, lambda: road.model(["one", ValueError("refused")]), victim, cancels=2) > 25
+
+
+@STRAY
+@ROADS
+@pytest.mark.parametrize("lands", [True, False], ids=["answer lost", "write lost"])
+@pytest.mark.parametrize("victim", ["the leg", "everything"])
+def test_an_end_that_fails_once_is_cancelled_at_any_step(road, store, victim, lands, caplog, monkeypatch):
+    """Asked again, between the pauses too: the run has one end, and nothing is left pending or delivering."""
+    caplog.set_level("CRITICAL", "lionnb")
+    monkeypatch.setattr(ledger, "PAUSE_S", 0.0)
+    failed: set[str] = set()
+
+    async def end(operation: Any, session_id: str, *args: Any, **how: Any) -> Any:
+        if session_id in failed:
+            return await operation(session_id, *args, **how)
+        failed.add(session_id)
+        if lands:
+            await operation(session_id, *args, **how)
+        raise StoreError("the server does not answer.")
+
+    store.hooks["end"] = end
+    assert sweep(store, lambda: road.model(["one", "two", "three"]), victim, cancels=2, stride=2) > 12
 
 
 # ---------------------------------------------------------------------- the drain alone

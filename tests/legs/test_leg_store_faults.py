@@ -14,7 +14,7 @@ from lionnb.legs import drain, run
 from lionnb.legs import leg as leg_module
 from lionnb.legs.states import LegPhase, TurnEnd
 from lionnb.records import Fate, RunStatus
-from tests.legs.story import HookedStore, ended, heard
+from tests.legs.story import HookedStore, ended, heard, spend
 
 
 class Patience:
@@ -46,6 +46,20 @@ def lock(store):
     other = sqlite3.connect(store.location.address, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     return other
+
+
+def lose_answer(store, name):
+    """Let the first *name* land, and its answer be lost."""
+    lost = []
+
+    async def hook(operation, *args, **kwargs):
+        answer = await operation(*args, **kwargs)
+        if not lost:
+            lost.append(answer)
+            raise StoreError("the server does not answer.")
+        return answer
+
+    store.hooks[name] = hook
 
 
 # ---------------------------------------------------------------------- it cannot be opened
@@ -308,22 +322,86 @@ async def test_a_late_claim_whose_give_back_fails_is_given_back_at_the_end(scene
 
 
 # ---------------------------------------------------------------------- the end is not taken
-async def test_an_end_that_fails_between_turns_is_tried_again_with_the_sweep(scene):
+@pytest.mark.parametrize("fails", [1, 2, 3, 4])
+async def test_what_is_pending_is_not_rejected_because_the_store_failed_once_but_no_leg_waits_for_ever(scene, fails):
+    """S1: asked whether anything is pending, the store fails: three times it is asked; then the run ends, with its
+    sweep, which is tried three times, too."""
     s = scene()
     leg = s.leg()
     await s.working()
     receipt = leg.steer("pending")
-    s.store.fail("end", StoreError("locked"))
+    s.store.fail("end", *[StoreError("locked")] * fails)
     s.answer_all()
     result = await leg
+    await receipt
     assert result.status is RunStatus.COMPLETED and s.run(leg).status is RunStatus.COMPLETED
-    assert "unknown" in result.note and (await receipt).fate is Fate.REJECTED and len(s.requests) == 1
+    if fails < 3:
+        assert receipt.fate is Fate.APPLIED and len(s.requests) == 2 and result.note is None
+    else:
+        assert receipt.fate is Fate.REJECTED and len(s.requests) == 1 and "unknown: locked" in result.note
+
+
+async def test_an_end_whose_answer_was_lost_is_known_to_be_ones_own(scene):
+    """It is asked again, and finds the run ended: by this very leg, so nobody has taken it over."""
+    s = scene()
+    leg = s.leg()
+    lose_answer(s.store, "end")
+    s.answer_all()
+    result = await leg
+    assert (result.status, result.note, result.value) == (RunStatus.COMPLETED, None, "one")
+    assert s.run(leg).ended_by == leg._run.token and s.store.said.count("end") == 2
+
+
+async def test_a_report_whose_answer_was_lost_is_known_to_be_ones_own(scene, caplog):
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    receipt = leg.steer("more")
+    lose_answer(s.store, "report")
+    s.answer_all()
+    await leg
+    assert (await receipt).fate is Fate.APPLIED and s.store.said.count("report") == 2
+    assert "could not be recorded yet" in caplog.text and "somebody else" not in caplog.text
+
+
+async def test_a_registration_whose_answer_was_lost_and_that_has_ended_meanwhile_is_known_to_be_ones_own(scene):
+    s = scene()
+    lose_answer(s.store, "start_session")
+    leg = s.leg()
+    await s.working()
+    s.store.ask(lambda core: core.mark_lost(leg.session_id, leg._run.token, "no sign of life", "ben", 9.0))
+    with pytest.raises(SteerRefusedError, match="has ended"):
+        leg.steer("anybody?")
+    s.answer_all()
+    assert (await leg).status is RunStatus.LOST
+
+
+@pytest.mark.parametrize("how", ["stopped", "out of time"])
+async def test_a_leg_that_must_end_anyway_does_not_ask_again(scene, how):
+    """And what the store says later of the run is not taken for an answer that there was time for."""
+    s = scene()
+    leg = s.leg(timeout_s=600.0)
+    await s.working()
+    receipt = leg.steer("pending")
+
+    async def fails(end, *args, only_if_idle=False, **more):
+        if only_if_idle:
+            loop.call_soon_threadsafe(leg.stop if how == "stopped" else lambda: spend(leg, 600.0))
+            raise StoreError("locked")
+        return await end(*args, **more)
+
+    loop = asyncio.get_running_loop()
+    s.store.hooks["end"] = fails
+    s.answer_all()
+    result = await leg
+    assert result.status is (RunStatus.CANCELLED if how == "stopped" else RunStatus.TIMED_OUT)
+    assert s.store.said.count("end") == 2 and (await receipt).fate is Fate.REJECTED
 
 
 async def test_an_end_that_never_gets_through_does_not_hold_the_result_back(scene, caplog):
     s = scene()
     leg = s.leg()
-    s.store.fail("end", *[StoreError("locked")] * 2)
+    s.store.fail("end", *[StoreError("locked")] * 6)
     s.answer_all()
     result = await leg
     assert (result.status, result.value) == (RunStatus.COMPLETED, "one") and leg.phase is LegPhase.ENDED
@@ -365,7 +443,7 @@ async def test_a_steer_that_slips_past_an_end_that_was_not_recorded_settles_all_
     monkeypatch.setattr(leg._steering._book, "add", slowly)
     sending = loop.run_in_executor(None, leg.steer, "in between")
     await entered.wait()
-    s.store.fail("end", *[StoreError("locked")] * 2)
+    s.store.fail("end", *[StoreError("locked")] * 3)
     leg.stop()
     await leg
     go_on.set()

@@ -160,7 +160,8 @@ class Protocol:
         done = Leg(st.DONE, "", leg.owed)
         yield f"leg {name}: stopped, failed or out of time", *st.to(s, x, ends)
         if s.env.failures:
-            yield f"leg {name}: asks, and the store fails", *st.to(s, x, ends, cost=1)
+            yield f"leg {name}: asks, the store fails, and it asks again", *st.to(s, x, leg, cost=1)
+            yield f"leg {name}: asks, and the store fails for good", *st.to(s, x, ends, cost=1)
         if not st.owns(s, x):
             yield f"leg {name}: asks, and the run is not its own", *st.to(s, x, done)
         elif any(row.rec == r.PENDING for row in s.rows):
@@ -168,6 +169,7 @@ class Protocol:
         else:
             yield f"leg {name}: ends the idle run", *st.to(s, x, done, run=over)
             if s.env.failures:
+                yield f"leg {name}: ends the idle run, unanswered, and asks again", *st.to(s, x, leg, run=over, cost=1)
                 yield f"leg {name}: ends the idle run, unanswered", *st.to(s, x, ends, run=over, cost=1)
 
     def _take(self, s: State, x: int, leg: Leg) -> Iterator[Step]:

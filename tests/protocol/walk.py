@@ -193,10 +193,13 @@ class Walk:
         how = {"turn_id": "t", "turn_outcome": "completed", "in_history": True, "expected": believed}
         got = await self._core.report(token, **how, now=self._now)
         changed = run.update(r.report, token)
-        landed = [cid for cid in changed if run.rows[cid].rec == r.APPLIED]
-        late = [cid for cid in changed if run.rows[cid].rec == r.LATE]
-        lost = {cid for cid in believed if cid not in changed}
-        self._check(f"report {token}", ([*got.landed], [*got.late], {*got.lost}), (landed, late, lost), effect=changed)
+        bearing = {cid: row.rec for cid, row in run.rows.items() if row.claim == token}
+        landed = [cid for cid in changed if bearing[cid] == r.APPLIED]
+        late = {cid for cid, rec in bearing.items() if rec == r.LATE}
+        earlier = [cid for cid, rec in bearing.items() if rec == r.APPLIED and cid not in changed]
+        answer = ([*got.landed], {*got.late}, [*got.earlier], {*got.lost})
+        expected = (landed, late, earlier, {*believed} - {*bearing})
+        self._check(f"report {token}", answer, expected, effect=changed)
 
     async def _beat(self, run: Run) -> None:
         leg = self._leg(run)

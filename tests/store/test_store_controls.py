@@ -235,12 +235,13 @@ async def test_a_report_without_the_claim_lands_nowhere(core, story):
     assert (await story.row(claim.rows[0])).state is S.DELIVERING
 
 
-async def test_a_second_report_is_lost_and_changes_nothing(core, story):
+async def test_a_second_report_changes_nothing_and_is_told_that_it_was_there_before(core, story):
+    """The answer to the first was lost: what stands is this holder's own word, and nobody else's."""
     claim = await story.claimed()
     await story.report(claim.token, turn_id="t-1")
     before = await story.row(claim.rows[0])
-    reported = await story.report(claim.token, turn_id="t-2")
-    assert reported.lost == (before.id,) and not reported.landed
+    reported = await story.report(claim.token, turn_id="t-2", expected=[before.id])
+    assert reported.earlier == (before.id,) and not (reported.landed or reported.late or reported.lost)
     assert await story.row(before) == before
 
 
@@ -260,7 +261,8 @@ async def test_a_late_report_is_written_once(core, story):
     await core.resolve(claim.rows[0].id, "abandoned", "ana", story.now)
     await story.report(claim.token, turn_id="t-1")
     first = await story.row(claim.rows[0])
-    assert (await story.report(claim.token, turn_id="t-2")).lost == (first.id,)
+    again = await story.report(claim.token, turn_id="t-2")
+    assert (again.late, again.earlier, again.lost) == ((first.id,), (), ())  # a person closed it, all the same
     assert await story.row(first) == first
 
 
