@@ -232,7 +232,11 @@ class Branch(Operations, StockBranch):
         return stored
 
     def poll_control(self, *, turn_id: UUID | None = None) -> LoopControl | None:
-        """Return and clear the active turn's directive. Source: ADR-0018 D3."""
+        """Return and clear the active turn's directive; ``None`` for work that an ended turn left behind, unless it
+        names the turn. Source: ADR-0018 D3.
+        """
+        if turn_id is None and ctxs.left_behind(self._turns):
+            return None
         found: LoopControl | None = self._turns.take_control(turn_id)
         if found is not None:
             self._log_control(found, "taken")
@@ -326,7 +330,8 @@ class Branch(Operations, StockBranch):
         """Outside of a turn: wait for emissions that belong to none. Inside, the driver drains."""
         state = self._turns
         if state.detached and not ctxs.in_lineage(state):
-            todo = [t for t in state.detached if not t.done() and t not in ctxs.inside_of()]
+            here = asyncio.get_running_loop()
+            todo = [t for t in state.detached if t.get_loop() is here and not t.done() and t not in ctxs.inside_of()]
             if todo:
                 await asyncio.wait(todo)
 

@@ -31,6 +31,15 @@ __all__ = (
 )
 
 
+def told(exc: BaseException) -> str:
+    """The exception as ``name: text``. Also when its own text cannot be made: what ends must end all the same."""
+    try:
+        text = str(exc).strip()
+    except Exception:
+        text = "(its text cannot be read)"
+    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
+
+
 class LionnbError(Exception):
     """Base of everything lionnb raises on purpose."""
 
@@ -141,10 +150,9 @@ class LegFailedError(LionnbError, RuntimeError):
     """A turn of the leg raised; the original exception is ``__cause__``."""
 
     def __init__(self, run_id: str, turn_id: str | None, model: str, cause: BaseException) -> None:
-        text = str(cause).strip().split("\n", 1)[0][:300]
+        text = told(cause).split("\n", 1)[0][:300]
         super().__init__(
-            f"leg {run_id} failed in turn {(turn_id or 'none')[:8]} on {model}: {type(cause).__name__}"
-            + (f": {text}" if text else "")
+            f"leg {run_id} failed in turn {(turn_id or 'none')[:8]} on {model}: {text}"
             + ". The history is safe on the Branch: start another leg on it to go on."
         )
         self.run_id, self.turn_id, self.model = run_id, turn_id, model

@@ -6,6 +6,7 @@ view must never change the outcome of a turn.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import deque
@@ -62,7 +63,7 @@ class Feed:
         for fn in tuple(self._listeners):
             try:
                 fn(ev)
-            except Exception:
+            except (Exception, asyncio.CancelledError):  # a listener awaits nothing: it met a future that was cancelled
                 log.exception("a listener failed and was dropped; the turn goes on")
                 if fn in self._listeners:
                     self._listeners.remove(fn)

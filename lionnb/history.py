@@ -81,7 +81,9 @@ def warn_of_loose_ends(branch: Any, left: TurnRow) -> None:
         warnings.warn(
             f"turn {(left.turn_id or '')[:8]} ({left.operation}, {left.outcome.value}) left {_said(found)}. The model "
             "will see the history like that. lionnb.mend(branch), before the next turn, closes it.",
-            stacklevel=3,
+            # the caller of the operation: host, entry, driver and method (or step of a stream) stand between, for an
+            # awaited coroutine runs on top of whoever awaits it; a task's first coroutine has no caller
+            stacklevel=6,
         )
 
 

@@ -6,6 +6,7 @@ JSON value. Nothing is computed for a text beyond taking its reference, for this
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -45,10 +46,14 @@ def as_text(value: Any) -> str:
     """A value as one text; strings are taken as they are."""
     if isinstance(value, str):
         return value
-    try:
-        return json.dumps(value, ensure_ascii=False, default=str)
-    except (TypeError, ValueError):
-        return str(value)
+    for write in (_json, str):
+        with contextlib.suppress(Exception):  # a value's own code may fail; the log never changes an outcome
+            return write(value)
+    return f"<{type(value).__name__}>"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def prompt_of(args: tuple[Any, ...], kw: dict[str, Any], name: str = "instruction") -> str:

@@ -12,6 +12,7 @@ import lionnb
 from lionnb.errors import TurnActiveError
 from lionnb.history import loose_ends
 from lionnb.testing import Gate, Reply, leftover_tasks, scripted_model
+from lionnb.turns import run_in_turn
 
 TOOL = {"type": "tool_use", "tool_name": "look", "tool_id": "1", "tool_input": {"at": "x"}}
 RESULT = {"type": "tool_result", "tool_id": "1", "tool_output": "seen"}
@@ -150,8 +151,36 @@ async def test_a_warning_that_is_an_error_refuses_that_turn_only():
         warnings.simplefilter("error")
         with pytest.raises(UserWarning):
             await branch.communicate("next")
-        assert branch.turns.records()[-1].outcome == "refused"
+        (refused,) = [r for r in branch.turns.records() if r.outcome == "refused"]
+        assert refused.turn_id is None, "no turn had begun"
+        assert branch.turns.events()[-1].kind == "end" and branch.turns.events()[-2].kind != "start"
+        assert branch.current_turn is None and not branch.turn_state.lock.locked()
         assert await branch.communicate("next") == "next"
+
+
+@pytest.mark.parametrize("queued", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_warning_points_at_the_line_that_made_the_call(stream, queued):
+    branch = await cancelled("never")
+    gate = Gate()
+    if queued:  # the caller's frames are there again when it is woken
+
+        async def hold(scope):
+            await gate.wait()
+
+        left, branch.turn_state.left = branch.turn_state.left, None
+        first = asyncio.create_task(run_in_turn(branch, invoke=hold))
+        await gate.reached()
+        branch.turn_state.left = left
+        asyncio.get_running_loop().call_soon(gate.open)
+    with pytest.warns(UserWarning, match="left a question") as caught:
+        if stream:
+            await _drain(branch.run("next"))
+        else:
+            await branch.communicate("next")
+    assert [w.filename for w in caught] == [__file__]
+    if queued:
+        await first
 
 
 async def test_a_tool_that_runs_when_its_turn_is_cancelled_leaves_no_question_open():

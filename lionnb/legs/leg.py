@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from lionnb._display import mimebundle, show
 from lionnb.aio import OwnedTasks
-from lionnb.errors import LegFailedError, SteerRefusedError, TurnDeadlockError
+from lionnb.errors import LegFailedError, SteerRefusedError, TurnDeadlockError, told
 from lionnb.feed import Feed
 from lionnb.legs.budget import Budget
 from lionnb.legs.drain import STORE_LIMIT_S, Drain
@@ -317,7 +317,7 @@ class Leg:
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit) as exc:
             cancelled = exc
         except BaseException as exc:
-            ending = Ending(RunStatus.FAILED, f"{type(exc).__name__}: {exc}", exc)
+            ending = Ending(RunStatus.FAILED, told(exc), exc)
             log.exception("leg %s failed outside of its turns", self.run_id)
         cancelled = await self._close(ending) or cancelled
         if cancelled is not None:

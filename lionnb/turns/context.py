@@ -18,7 +18,7 @@ import asyncio
 import contextvars
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from lionnb.turns.phases import Phase
@@ -35,12 +35,21 @@ __all__ = (
     "in_lineage",
     "inside_of",
     "inside_turns",
+    "leave_inside",
+    "left_behind",
     "live_context",
     "outside",
     "pop_binding",
     "push_binding",
     "restore_chain",
 )
+
+
+class Ends(Protocol):
+    """A task, a future, or a call with an end."""
+
+    def done(self) -> bool:
+        """Whether it has ended."""
 
 
 @dataclass(slots=True)
@@ -85,8 +94,8 @@ class Binding:
 
 # Innermost last.
 _chain: ContextVar[tuple[Binding, ...]] = ContextVar("lionnb_turn_chain", default=())
-# Signal and nested tasks that this code runs inside of: finalization must never wait for these.
-_inside: ContextVar[tuple[asyncio.Task[Any], ...]] = ContextVar("lionnb_turn_inside", default=())
+# What this code runs inside of (signal and nested tasks, calls of a consumer, closings) and must never wait for.
+_inside: ContextVar[tuple[Ends, ...]] = ContextVar("lionnb_turn_inside", default=())
 
 
 def chain() -> tuple[Binding, ...]:
@@ -147,6 +156,11 @@ def in_lineage(state: TurnState) -> bool:
     return find_binding(state, exported=False) is not None
 
 
+def left_behind(state: TurnState) -> bool:
+    """Whether this code is work that an ended turn of *state* left behind, and inside of no live one."""
+    return any(b.turn.scope is None and b.turn.origin() is state for b in _chain.get()) and find_binding(state) is None
+
+
 def inside_turns() -> tuple[Turn, ...]:
     """The turns this code runs inside of, of any Branch, outermost first; the consumer of an open stream is inside."""
     found = dict.fromkeys(
@@ -155,16 +169,21 @@ def inside_turns() -> tuple[Turn, ...]:
     return tuple(found)
 
 
-def inside_of() -> tuple[asyncio.Task[Any], ...]:
-    """Nested and signal tasks that this code runs inside of."""
+def inside_of() -> tuple[Ends, ...]:
+    """What this code runs inside of, and whose end it must not wait for."""
     return _inside.get()
 
 
-def enter_inside(task: asyncio.Task[Any]) -> None:
-    """Record, in this context and what it spawns, that the code runs inside of *task*."""
+def enter_inside(what: Ends) -> None:
+    """Record, in this context and what it spawns, that the code runs inside of *what*."""
     cur = _inside.get()
-    if task not in cur:
-        _inside.set((*(t for t in cur if not t.done()), task))
+    if what not in cur:
+        _inside.set((*(t for t in cur if not t.done()), what))
+
+
+def leave_inside(what: Ends) -> None:
+    """Undo `enter_inside` in this context."""
+    _inside.set(tuple(t for t in _inside.get() if t is not what))
 
 
 def outside() -> contextvars.Context:

@@ -14,6 +14,8 @@ Nothing here knows lionagi: `TurnHost` is what a Branch gives. Everything runs i
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -23,6 +25,7 @@ from lionnb.aio import own
 from lionnb.errors import TurnFinalizingError
 from lionnb.records import TurnOutcome
 from lionnb.turns import context as ctxs
+from lionnb.turns.consumer import as_consumer
 from lionnb.turns.context import Binding, TurnExecutionContext, TurnScope
 from lionnb.turns.finalize import finish, finish_later
 from lionnb.turns.log import TurnRow, clip
@@ -35,6 +38,7 @@ __all__ = ("after_turn", "enter_nested", "open_turn", "run_in_turn", "schedule_s
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 PROMPT_LIMIT = 2_000
+_NOTHING = contextlib.nullcontext()
 
 
 # ---------------------------------------------------------------------- entry
@@ -95,9 +99,9 @@ async def open_turn(
         turn = Turn(host, state, ctx, lock, row)
         if resolve is not None and turn.binding is not None:
             turn.binding.model = host.turn_model()  # what `chat_model` reads there; the operation has its own
+        host.turn_opened(turn)  # it may refuse, and then no turn has begun
         state.begin(turn)
         state.log.started(row, str(ctx.turn_id), host.turn_model_name(chosen))
-        host.turn_opened(turn)
     except BaseException as exc:
         state.forsake(lock)
         state.log.ended(row, TurnOutcome.REFUSED, exc)
@@ -168,17 +172,25 @@ async def run_in_turn(
 
 
 async def _run_nested(state: TurnState, turn: Turn, model: Any, invoke: Callable[[TurnScope], Awaitable[T]]) -> T:
+    call = as_consumer(turn)  # asked before the binding is pushed, which would answer for it
     binding = nested_binding(state, turn, model)
     before = ctxs.push_binding(binding)
     try:
-        return await invoke(TurnScope(turn.context, owns_lifecycle=False))
+        with call or _NOTHING:
+            return await invoke(TurnScope(turn.context, owns_lifecycle=False))
     finally:
         ctxs.restore_chain(binding, before)
 
 
 def outcome_of(exc: BaseException) -> TurnOutcome:
-    """The word for a turn that ended with *exc*."""
-    return TurnOutcome.CANCELLED if isinstance(exc, asyncio.CancelledError) else TurnOutcome.FAILED
+    """The word for a turn that ended with *exc*, in the task that ran it.
+
+    A CancelledError that nobody has asked this task for is a failure like any other: a provider's own, or that of a
+    child that was awaited.
+    """
+    task = asyncio.current_task()
+    asked = isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling()
+    return TurnOutcome.CANCELLED if asked else TurnOutcome.FAILED
 
 
 # ---------------------------------------------------------------------- message signals
@@ -192,15 +204,26 @@ async def _emission(make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
 def schedule_signal(state: TurnState, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
     """Emit a message signal as a task of the turn this code is inside of, or detached (ADR-0018 D3).
 
-    A stale child's message is drained by nobody's turn. Without a running loop nothing is scheduled.
+    A stale child's message is drained by nobody's turn. Without a running loop nothing is scheduled. Nested work on the
+    loop of another thread emits in the turn's own, where the observers live: the turn drains it like any other.
     """
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         return
-    ctx, turn = ctxs.live_context(state), state.turn
-    owner = ctx.signal_tasks if ctx is not None and turn is not None and turn.loop is loop else state.detached
-    own(owner, loop.create_task(_emission(make), name="lionnb-signal"), "message signal")
+    binding = ctxs.find_binding(state)
+    turn, ctx = (None, None) if binding is None else (binding.turn, binding.turn.context)
+    home = loop if turn is None else turn.loop
+    ours = ctx is not None and ctx.phase is Phase.ACTIVE
+
+    def begin() -> None:
+        owner = ctx.signal_tasks if ours and ctx is not None and ctx.phase is not Phase.CLOSED else state.detached
+        own(owner, home.create_task(_emission(make), name="lionnb-signal"), "message signal")
+
+    if turn is None or home is loop:
+        begin()
+    else:
+        turn.call_home(begin, contextvars.copy_context())
 
 
 def after_turn(state: TurnState, fn: Callable[[], Coroutine[Any, Any, Any]]) -> None:

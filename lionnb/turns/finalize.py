@@ -26,6 +26,7 @@ from lionnb.turns.phases import Phase
 from lionnb.turns.turn import unfinished
 
 if TYPE_CHECKING:
+    from lionnb.turns.consumer import ConsumerCall
     from lionnb.turns.turn import Turn
 
 __all__ = ("Close", "Finalization", "close_quietly", "finish", "finish_later", "release")
@@ -41,14 +42,15 @@ _FOREIGN_LOOK_S = 1.0
 class Finalization:
     """The steps, in the specification's order.
 
-    1. Close the underlying stream. 2. Cancel and await nested tasks. 3. Close nested streams: they are no tasks, and
-    one that a nested task is iterating can be closed only once that task has gone. 4. Drain this turn's message
-    signals. 5. Attempt the terminal signal. Then close, synchronously.
+    1. Close the underlying stream. 2. Cancel and await nested tasks, and the calls that a consumer makes between items:
+    another task may close the stream meanwhile. 3. Close nested streams: they are no tasks, and one that a nested task
+    is iterating can be closed only once that task has gone. 4. Drain this turn's message signals. 5. Attempt the
+    terminal signal; it is attempted once, whatever its observers do. Then close, synchronously.
     """
 
     __slots__ = (
-        "_began", "_close", "_cut", "_exclude", "_failed", "_outcome", "_result", "_step", "_task",
-        "_terminal_emitted", "_turn", "_unwinding", "closed", "extra",
+        "_began", "_calls", "_close", "_cut", "_exclude", "_failed", "_outcome", "_result", "_step", "_task", "_turn",
+        "_unwinding", "closed", "extra",
     )  # fmt: skip
 
     def __init__(
@@ -58,13 +60,15 @@ class Finalization:
         failed: BaseException | None,
         result: Any,
         close: Close | None,
-        exclude: set[asyncio.Task[Any] | None],
+        exclude: set[Any],
+        calls: list[ConsumerCall],
         *,
         unwinding: bool,
     ) -> None:
         self._turn, self._outcome, self._failed, self._result = turn, outcome, failed, result
         self._close, self._exclude, self._unwinding = close, exclude, unwinding
-        self._step, self._began, self._terminal_emitted = 0, False, False
+        self._step, self._began = 0, False  # `_step` only moves forward: so no step, the terminal too, is made twice
+        self._calls = calls
         self._cut: set[Any] = set()  # tasks and steps that `interrupt` has cancelled
         self._task: asyncio.Task[None] | None = None
         self.closed: asyncio.Future[None] = turn.loop.create_future()
@@ -88,7 +92,7 @@ class Finalization:
         self._exclude.add(me)
         steps: tuple[Callable[[], Awaitable[None]], ...] = (
             self._close_stream,  # 1
-            lambda: self._settle(ctx.nested_tasks, cancel=True),  # 2
+            self._end_nested,  # 2
             self._close_nested_streams,  # 3
             lambda: self._settle(ctx.signal_tasks, cancel=False),  # 4
             self._terminal,  # 5
@@ -117,6 +121,15 @@ class Finalization:
         if extra is not None and not self._unwinding:
             self._outcome, self._failed = TurnOutcome.FAILED, self._failed or extra
 
+    async def _end_nested(self) -> None:
+        calls = [c for c in self._calls if not c.done()]
+        for call in calls:
+            call.cut()
+        await self._settle(self._turn.context.nested_tasks, cancel=True)
+        for call in calls:
+            if not call.done():
+                await asyncio.wait((call.ended,))
+
     async def _close_nested_streams(self) -> None:
         for stream in list(self._turn.nested_streams):
             await close_quietly(stream)
@@ -136,12 +149,12 @@ class Finalization:
             if not any(t.done() for t in foreign):  # else it ended before the wake-up was there to be set
                 waits = [turn.foreign_wake, *(t for t in todo if t.get_loop() is turn.loop)]
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=_FOREIGN_LOOK_S)
+            await asyncio.sleep(0)  # what they had sent to this loop before they ended (message signals) comes first
 
     async def _terminal(self) -> None:
         turn = self._turn
-        if self._terminal_emitted or not turn.observed:
+        if not turn.observed:
             return
-        self._terminal_emitted = True  # before the attempt: a terminal observer that fails gets no second one
         host, ctx = turn.host, turn.context
         assert host is not None
         try:
@@ -201,20 +214,46 @@ async def finish(
         close: Closes the underlying stream; an Exception is suppressed there, a BaseException returned.
         unwinding: The caller re-raises an exception of its own, which stays primary.
     """
-    turn.to_finalizing()
-    ctx = turn.context
-    exclude: set[asyncio.Task[Any] | None] = {*inside_of(), *turn.drivers, asyncio.current_task()}
-    if not (turn.observed or close or turn.nested_streams or ctx.signal_tasks or unfinished(ctx.nested_tasks, exclude)):
-        turn.close(outcome, failed)  # nothing to wait for: no task, no await
+    interrupt: BaseException | None = None
+    try:
+        turn.to_finalizing()
+    except BaseException as exc:  # a KeyboardInterrupt in a listener of the log: raised when the turn has ended
+        interrupt = exc
+    work = _begin(turn, outcome, failed, result, close, unwinding=unwinding)
+    cancelled = None if work is None else await _wait_through(work.closed)
+    if interrupt is not None:
+        raise interrupt
+    if work is None:
         return None
-    work = turn.finalization = Finalization(turn, outcome, failed, result, close, exclude, unwinding=unwinding)
-    work.start()
-    cancelled = await _wait_through(work.closed)
     if unwinding:
         if work.extra is not None:  # secondary to what unwinds; a cancellation of the caller is not
             log.debug("closing the stream raised %r while another exception was unwinding", work.extra)
         return cancelled
     return cancelled or work.extra
+
+
+def _begin(
+    turn: Turn,
+    outcome: TurnOutcome,
+    failed: BaseException | None,
+    result: Any,
+    close: Close | None,
+    *,
+    unwinding: bool,
+) -> Finalization | None:
+    ctx = turn.context
+    me = asyncio.current_task()
+    exclude: set[Any] = {*inside_of(), *turn.drivers, me}
+    # No further one can begin. One that this code runs inside of waits for this code.
+    calls = [c for c in turn.calls if c not in exclude and c.task is not me]
+    waits = turn.observed or close or calls or turn.nested_streams or ctx.signal_tasks
+    if not (waits or unfinished(ctx.nested_tasks, exclude)):
+        turn.close(outcome, failed)  # nothing to wait for: no task, no await
+        return None
+    work = Finalization(turn, outcome, failed, result, close, exclude, calls, unwinding=unwinding)
+    turn.finalization = work
+    work.start()
+    return work
 
 
 def finish_later(turn: Turn, outcome: TurnOutcome, failed: BaseException | None, *, close: Close | None = None) -> None:
@@ -232,8 +271,7 @@ def finish_later(turn: Turn, outcome: TurnOutcome, failed: BaseException | None,
     def begin() -> None:
         if turn.scope is not None and turn.context.phase is Phase.ACTIVE:
             turn.to_finalizing()
-            exclude: set[asyncio.Task[Any] | None] = {*turn.drivers}
-            work = Finalization(turn, outcome, failed, None, close, exclude, unwinding=True)
+            work = Finalization(turn, outcome, failed, None, close, {*turn.drivers}, [*turn.calls], unwinding=True)
             turn.finalization = work
             work.start()
 

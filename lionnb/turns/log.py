@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lionnb._display import mimebundle
+from lionnb.errors import told
 from lionnb.feed import MAX_EVENTS, Feed
 from lionnb.records import TurnOutcome, TurnRecord, Usage
 
@@ -142,6 +143,7 @@ class TurnLog(Feed):
             "start",
             turn_id,
             operation=row.operation,
+            task=row.task,
             model=model,
             instruction=row.prompt,
             waited_s=row.started_at - row.queued_at,
@@ -153,7 +155,7 @@ class TurnLog(Feed):
             return
         row.outcome, row.counted = outcome, None
         if error is not None:
-            row.error = clip(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, 2_000)
+            row.error = clip(told(error), 2_000)
         if row.started_at is None:
             row.ended_at = time.time()
             duration = None
@@ -162,7 +164,7 @@ class TurnLog(Feed):
             row.ended_at = row.started_at + duration
         self.event(
             "end", row.turn_id, outcome=outcome.value, error=row.error, duration_s=duration,
-            input_tokens=row.input_tokens, output_tokens=row.output_tokens, operation=row.operation,
+            input_tokens=row.input_tokens, output_tokens=row.output_tokens, operation=row.operation, task=row.task,
         )  # fmt: skip
         if self.keep is not None:
             self.keep(row)

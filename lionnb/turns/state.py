@@ -51,7 +51,8 @@ class TurnState:
     """See the module. ``turn`` is the specification's active pointer; ``lock`` its turn lock."""
 
     __slots__ = (
-        "_entering", "detached", "left", "lock", "log", "loop", "mutex", "report", "turn", "waiters", "warned_model",
+        "__weakref__", "_entering", "detached", "left", "lock", "log", "loop", "mutex", "report", "turn", "waiters",
+        "warned_model",
     )  # fmt: skip
 
     def __init__(self, keep: Callable[[TurnRow], None] | None = None) -> None:

@@ -16,6 +16,7 @@ Source: ADR-0018 D2, D4 (terminal matrix).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -24,7 +25,8 @@ from typing import Any, TypeVar
 from lionnb.errors import TurnFinalizingError, WrongLoopError
 from lionnb.records import TurnOutcome
 from lionnb.turns import context as ctxs
-from lionnb.turns.context import Binding, TurnScope
+from lionnb.turns.consumer import as_consumer
+from lionnb.turns.context import Binding, TurnScope, enter_inside, inside_of, leave_inside
 from lionnb.turns.driver import enter_nested, nested_binding, new_row, open_turn, outcome_of
 from lionnb.turns.finalize import Close, close_quietly, finish, finish_later
 from lionnb.turns.phases import Phase
@@ -34,6 +36,7 @@ from lionnb.turns.turn import Turn, TurnHost
 __all__ = ("TurnStream", "stream_in_turn")
 
 T = TypeVar("T")
+_NOTHING = contextlib.nullcontext()
 Invoke = Callable[[TurnScope], AsyncIterator[T]]
 
 
@@ -44,7 +47,7 @@ class TurnStream(AsyncGenerator[T, Any]):
     in this turn. Closing twice is harmless.
     """
 
-    __slots__ = ("__weakref__", "_agen", "_slot")
+    __slots__ = ("__weakref__", "_agen", "_closing", "_slot")
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class TurnStream(AsyncGenerator[T, Any]):
         resolve: Callable[[], Any] | None,
     ) -> None:
         self._slot: list[Turn] = []
+        self._closing: asyncio.Future[None] | None = None
         # A strong reference to self there would be a cycle, and a dropped stream would live until the collector runs.
         ref = weakref.ref(self)
         self._agen: AsyncGenerator[T, Any] = _drive(ref, self._slot, host, invoke, model, operation, prompt, resolve)
@@ -86,9 +90,46 @@ class TurnStream(AsyncGenerator[T, Any]):
             raise
 
     async def aclose(self) -> None:
-        """Close the underlying stream, end the turn (RunEnd), release the Branch."""
+        """Close the underlying stream, end the turn (RunEnd), release the Branch.
+
+        Somebody else is closing it already: wait until that is done; what goes wrong there is raised there. Cancelled
+        in that wait, it leaves the other one at work.
+
+        Raises:
+            TurnFinalizingError: Called by what that closing waits for, an observer for instance.
+            RuntimeError: Another task is in the middle of a step; cancel that task.
+        """
         self._check_loop()
-        await self._agen.aclose()
+        under_way = self._under_way()
+        if under_way is not None:
+            await asyncio.wait((under_way,))
+            return
+        self._closing = closing = asyncio.get_running_loop().create_future()
+        enter_inside(closing)
+        try:
+            await self._agen.aclose()
+        finally:
+            leave_inside(closing)
+            closing.set_result(None)
+
+    def _under_way(self) -> asyncio.Future[None] | None:
+        """The end of a closing that somebody else has begun; ``None`` when nobody has.
+
+        Raises:
+            TurnFinalizingError: This code runs inside of it, and would wait for itself.
+        """
+        turn, under_way, inside = self._slot[0] if self._slot else None, self._closing, inside_of()
+        within = under_way in inside
+        if turn is not None and turn.scope is not None and (work := turn.finalization) is not None:
+            ctx, under_way = turn.context, work.closed  # however it came to end
+            assert turn.state is not None
+            within = within or ctxs.in_lineage(turn.state)
+            within = within or any(t in ctx.signal_tasks or t in ctx.nested_tasks for t in inside)
+        if under_way is None or under_way.done() or under_way.get_loop() is not asyncio.get_running_loop():
+            return None
+        if within:
+            raise TurnFinalizingError("" if turn is None else turn.row.turn_id or "")
+        return under_way
 
     def _lose_step(self) -> None:
         """The coroutine that drove a step was destroyed. Before Python 3.13 the generator is not told, and stays
@@ -260,10 +301,12 @@ async def _drive_nested(turn: Turn, binding: Binding, invoke: Invoke[T]) -> Asyn
             task = asyncio.current_task()  # another task than the one that began may drive this step
             if scope.context.phase is not Phase.ACTIVE or (task is not None and not turn.adopt_nested(task)):
                 raise TurnFinalizingError(str(scope.context.turn_id))
+            call = as_consumer(turn)
             before = ctxs.push_binding(binding)
             try:
                 step = _first_step(inner) if step is None else inner.__anext__()
-                item = await step
+                with call or _NOTHING:
+                    item = await step
             except StopAsyncIteration:
                 return
             finally:

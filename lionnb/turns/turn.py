@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import weakref
 from collections.abc import AsyncGenerator, Callable
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,6 +23,7 @@ from lionnb.turns.context import Binding, TurnExecutionContext, TurnScope, enter
 from lionnb.turns.phases import Phase, step
 
 if TYPE_CHECKING:
+    from lionnb.turns.consumer import ConsumerCall
     from lionnb.turns.finalize import Finalization
     from lionnb.turns.log import TurnRow
     from lionnb.turns.state import TurnState
@@ -58,7 +60,7 @@ class TurnHost(Protocol):
         """Whether somebody observes this Branch's signals."""
 
     def turn_opened(self, turn: Turn) -> None:
-        """The turn holds the lock and has its row; nothing was emitted yet. What it raises refuses the turn."""
+        """The turn holds the lock; its row has no id yet, and nothing was emitted. What it raises refuses the turn."""
 
     def turn_closing(self, turn: Turn) -> None:
         """The turn is about to become a tombstone; ``turn.state.left`` is its row when it did not complete."""
@@ -74,11 +76,12 @@ class TurnHost(Protocol):
 
 
 class Turn:
-    """The driver's record of one turn. After `close` it holds its row and ``scope = None``, nothing else."""
+    """The driver's record of one turn. After `close` it holds its row, ``scope = None`` and a weak `origin`."""
 
     __slots__ = (
-        "_after", "abandoned", "binding", "drivers", "finalization", "foreign_wake", "host", "lock", "loop",
-        "nested_streams", "observed", "progress", "row", "scope", "since", "state", "stream", "suspended", "tap",
+        "_after", "abandoned", "binding", "calls", "drivers", "finalization", "foreign_wake", "host", "lock", "loop",
+        "nested_streams", "observed", "origin", "progress", "row", "scope", "since", "state", "stream", "suspended",
+        "tap",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +89,7 @@ class Turn:
     ) -> None:
         self.host: TurnHost | None = host
         self.state: TurnState | None = state
+        self.origin = weakref.ref(state)  # what is left of it in a tombstone: whose turn this was
         self.lock: asyncio.Lock | None = lock
         self.loop = asyncio.get_running_loop()
         self.row: TurnRow = row
@@ -100,6 +104,7 @@ class Turn:
         # The task without which this turn cannot go on: the owner; of a stream, whoever drives the current step.
         self.progress: asyncio.Task[Any] | None = ctx.owner_task
         self.nested_streams: set[AsyncGenerator[Any, Any]] = set()
+        self.calls: set[ConsumerCall] = set()  # those of the stream's consumer that are under way
         self.foreign_wake: asyncio.Future[None] | None = None
         self.tap: Any = None  # what the host hung on the model for this turn
         self.finalization: Finalization | None = None
@@ -136,6 +141,7 @@ class Turn:
             (len(unfinished(ctx.nested_tasks)), "nested task(s)"),
             (len(unfinished(ctx.signal_tasks)), "observer task(s)"),
             (len(self.nested_streams), "open nested stream(s)"),
+            (len(self.calls), "call(s) of its consumer"),
         )
         return ", ".join(f"{n} {what}" for n, what in counts if n) or "a close or a terminal observer"
 
@@ -211,7 +217,7 @@ class Turn:
         state.log.event("phase", turn_id, phase=_FINALIZING)
 
     def close(self, outcome: TurnOutcome, failed: BaseException | None = None) -> None:
-        """Publish the report, close, clear the pointer, release the lock. Synchronous, idempotent, never raises."""
+        """Publish the report, close, clear the pointer, release the lock. Synchronous and idempotent."""
         state, scope = self.state, self.scope
         if scope is None or state is None:
             return
@@ -223,7 +229,13 @@ class Turn:
                 self.host.turn_closing(self)
         except Exception:
             log.exception("a turn's host failed while the turn closed")
-        state.log.ended(self.row, outcome, failed)
+        finally:  # a listener may be interrupted from the keyboard: the Branch is free all the same
+            try:
+                state.log.ended(self.row, outcome, failed)
+            finally:
+                self._bury(state, ctx)
+
+    def _bury(self, state: TurnState, ctx: TurnExecutionContext) -> None:
         state.report = ctx.provider_report
         with state.mutex:
             ctx.phase = step(ctx.phase, Phase.CLOSED)
@@ -234,7 +246,7 @@ class Turn:
         # A task that inherited a binding may live for ever (lionagi's rate limiter does): hold nothing through it.
         self.lock = self.host = self.state = self.binding = self.stream = self.tap = self.progress = None
         self.finalization = self.foreign_wake = None
-        self.drivers, self._after, self.nested_streams = set(), [], set()
+        self.drivers, self._after, self.nested_streams, self.calls = set(), [], set(), set()
         self._wake(lock, None if work is None else work.closed)
         for fn in after:
             fn()
@@ -277,9 +289,7 @@ def control_data(control: Any) -> dict[str, Any]:
     return {"directive": str(getattr(directive, "value", directive)), "reason": getattr(control, "reason", None)}
 
 
-def unfinished(
-    tasks: set[asyncio.Task[Any]], exclude: set[asyncio.Task[Any] | None] | None = None
-) -> list[asyncio.Task[Any]]:
+def unfinished(tasks: set[asyncio.Task[Any]], exclude: set[Any] | None = None) -> list[asyncio.Task[Any]]:
     """Those of *tasks* but *exclude* that are still to end. A task whose loop has closed never will."""
     left = [t for t in tuple(tasks) if not t.done() and not t.get_loop().is_closed()]
     return left if not exclude else [t for t in left if t not in exclude]

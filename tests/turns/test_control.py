@@ -178,3 +178,28 @@ async def test_a_control_and_its_turn_are_in_one_event(watch):
     w.branch.control(BREAK, reason="why")
     (event,) = [e for e in w.branch.turns.events() if e.kind == "control"]
     assert event.turn_id is None and event.data == {"fate": "refused", "directive": "break", "reason": "why"}
+
+
+async def test_work_that_an_ended_turn_left_behind_takes_no_directive_of_a_later_one():
+    """T6: lionagi's own streaming function polls without an id, and a child may run it that its turn never saw."""
+    w, go, kids = Watched(scripted_model(["x", "y"])), Gate(), []
+
+    async def middle(*_, **__):
+        async def child():
+            await go.wait()
+            return w.branch.poll_control(), w.branch.poll_control(turn_id=w.seen[-1].turn_id)
+
+        kids.append(asyncio.create_task(child()))
+        return "done"
+
+    await w.branch.operate(instruction="a", middle=middle)
+    stream = w.branch.run("b")
+    await anext(stream)
+    assert w.branch.control(CONTINUE, reason="for b") is True
+    go.open()
+    unnamed, named = await kids[0]
+    assert unnamed is None
+    assert named is None or named.reason == "for b"
+    if named is None:
+        assert w.branch.poll_control().reason == "for b"
+    await stream.aclose()

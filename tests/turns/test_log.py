@@ -10,7 +10,7 @@ import pytest
 from turnkit import Host, Watched, drain, outcome_of, until
 
 from lionnb.testing import Gate, Reply, leftover_tasks, scripted_model
-from lionnb.turns import TurnLog, run_in_turn
+from lionnb.turns import TurnLog, run_in_turn, stream_in_turn
 from lionnb.turns.log import TurnRow, clip
 
 
@@ -247,3 +247,118 @@ async def test_a_row_keeps_no_provider_response(watch):
     w = watch("x")
     await w.branch.chat("q")
     assert w.branch.turns.last.counted is None
+
+
+# --- what listeners and texts may do -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
+@pytest.mark.parametrize("kind", ["start", "text", "control", "phase", "end"])
+async def test_a_listener_may_fail_at_any_event(kind, error, watch, caplog):
+    """One that reads a future which was cancelled raises CancelledError: nobody has cancelled the turn."""
+    from lionagi.session.control import LoopDirective
+
+    w = watch("fine")
+
+    def bad(event):
+        if event.kind == kind:
+            raise error("view")
+        if event.kind == "text" or (event.kind == "start" and kind == "control"):
+            w.branch.control(LoopDirective.CONTINUE)
+
+    w.branch.turns.listen(bad)
+    assert await w.branch.communicate("q") == "fine"
+    w.check("RunEnd")
+    assert caplog.text.count("a listener failed and was dropped") == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("kind", "observed"), [("control", 1), ("control", 0), ("phase", 1), ("phase", 0), ("end", 0)])
+async def test_a_keyboard_interrupt_in_a_listener_leaves_the_branch_free_and_its_terminal_sent(kind, stream, observed):
+    """It may strike anywhere."""
+    host = Host(observed=bool(observed))
+
+    def bad(event):
+        if event.kind == kind:
+            stop()
+            raise KeyboardInterrupt
+
+    async def body(scope):
+        host.turn_state.control(lambda: "unread", None)
+        return 1
+
+    async def items(scope):
+        host.turn_state.control(lambda: "unread", None)
+        yield 1
+
+    async def call():
+        made = stream_in_turn(host, invoke=items) if stream else run_in_turn(host, invoke=body)
+        try:
+            await (drain(made) if stream else made)
+        except KeyboardInterrupt:  # a task that raised it would end the test's loop
+            return "interrupted"
+
+    stop = host.turns.listen(bad)
+    assert await call() == "interrupted"
+    host.check("RunEnd")
+
+
+def test_a_keyboard_interrupt_in_the_finalizers_own_task_leaves_the_branch_free():
+    host, loop = Host(), asyncio.new_event_loop()
+
+    def bad(event):
+        if event.kind == "end":
+            stop()
+            raise KeyboardInterrupt
+
+    async def body(scope):
+        return 1
+
+    stop = host.turns.listen(bad)
+    turn = loop.create_task(run_in_turn(host, invoke=body))
+    with pytest.raises(KeyboardInterrupt):  # asyncio hands it to whoever runs the loop
+        loop.run_until_complete(turn)
+    assert loop.run_until_complete(turn) == 1
+    host.check("RunEnd")
+    loop.close()
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+async def test_an_error_without_a_readable_text_ends_its_turn_all_the_same(watch):
+    w = watch("fine")
+
+    async def middle(*_, **__):
+        raise Unspeakable
+
+    with pytest.raises(Unspeakable):
+        await w.branch.operate(instruction="q", middle=middle)
+    w.check("RunFailed")
+    assert w.branch.turns.records()[0].error == "Unspeakable: (its text cannot be read)"
+    assert await w.branch.chat("next") == "fine"
+
+
+async def test_an_instruction_without_a_readable_text_is_lionagis_affair_and_no_fault_of_the_log():
+    from lionnb import taps
+
+    class Dumb:
+        def __repr__(self):
+            raise RuntimeError("no text")
+
+    deep = []
+    for _ in range(5_000):
+        deep = [deep]
+    assert taps.as_text(Dumb()) == "<Dumb>"
+    assert taps.as_text({"a": Dumb()}) == "<dict>"
+    assert taps.as_text(deep) == "<list>"
+
+
+async def test_start_and_end_name_the_task(watch):
+    """A view matches who waits to what starts by the task's name."""
+    w = watch("fine")
+    await asyncio.create_task(w.branch.chat("q"), name="cell 7")
+    told = {e.kind: e.data["task"] for e in w.branch.turns.events() if e.kind in ("start", "end")}
+    assert told == {"start": "cell 7", "end": "cell 7"}

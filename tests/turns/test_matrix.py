@@ -305,3 +305,32 @@ async def test_a_streams_step_that_was_destroyed_at_an_await_is_run_end(observed
     host.check("RunEnd")
     assert host.turns.records()[0].outcome == "abandoned"
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # what Python itself says about such a generator
+
+
+@pytest.mark.parametrize("whose", ["the provider's", "a child's", "asked for", "a timeout's"])
+async def test_a_cancellation_that_nobody_has_asked_this_task_for_is_a_failure(whose, observed):
+    """The log says the same as the signal: only who is cancelled reads cancelled."""
+    host = Host(observed=observed)
+
+    async def body(scope):
+        if whose == "the provider's":
+            raise asyncio.CancelledError("by the provider")
+        child = asyncio.get_running_loop().create_future()
+        if whose == "a child's":
+            child.cancel()
+        elif whose == "asked for":
+            asyncio.current_task().cancel()
+        await child
+
+    async def stream(scope):
+        yield 1
+        await body(scope)
+
+    for call in (lambda: run_in_turn(host, invoke=body), lambda: drain(stream_in_turn(host, invoke=stream))):
+        wrapped = asyncio.wait_for(call(), 0.01) if whose == "a timeout's" else call()
+        error = await outcome_of(asyncio.create_task(wrapped))
+        assert isinstance(error, TimeoutError if whose == "a timeout's" else asyncio.CancelledError)
+    host.check("RunFailed", "RunFailed")
+    wanted = "failed" if whose in ("the provider's", "a child's") else "cancelled"
+    assert [r.outcome.value for r in host.turns.records()] == [wanted] * 2
+    assert [e.data["outcome"] for e in host.turns.events() if e.kind == "end"] == [wanted] * 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from lionagi.session.signal import MessageAdded
@@ -10,7 +11,7 @@ from turnkit import Host, Watched, outcome_of, until
 
 from lionnb.errors import TurnFinalizingError
 from lionnb.testing import Gate, scripted_model
-from lionnb.turns import run_in_turn
+from lionnb.turns import run_in_turn, stream_in_turn
 
 
 async def test_unfinished_nested_tasks_are_cancelled_and_awaited_before_the_terminal(observed):
@@ -207,3 +208,150 @@ async def test_a_task_that_outlives_many_turns_holds_nothing_of_them():
     for task in keep:
         task.cancel()
     await asyncio.wait(keep)
+
+
+async def test_a_nested_stream_that_a_cancelled_child_leaves_open_is_closed_before_the_terminal():
+    """Nested tasks first: while the child is inside of the stream nobody can close it, and afterwards nobody else does."""
+    host, gate, order, kept = Host(), Gate(), [], []
+
+    async def note(kind, ctx):
+        order.append(kind)
+
+    host.on_signal = note
+
+    async def source(scope):
+        try:
+            yield 0
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                yield "the rest"  # a provider that takes a cancellation for its last word
+        finally:
+            order.append("closed")
+
+    async def child():
+        kept.append(stream_in_turn(host, invoke=source))
+        return [await anext(kept[0]), await anext(kept[0])]
+
+    async def body(scope):
+        kid = asyncio.create_task(child())
+        await gate.reached()
+        return kid
+
+    kid = await run_in_turn(host, invoke=body)
+    assert await kid == [0, "the rest"]
+    assert order == ["RunStart", "closed", "RunEnd"]
+    host.check("RunEnd")
+
+
+async def test_a_nested_call_on_another_threads_loop_enters_before_the_phase_moves_or_not_at_all(monkeypatch):
+    """Its entry reads the phase and registers in one step. Between the two the turn's end waits; else that end would
+    see no nested work, and the call would go on beside the next turn.
+    """
+    from lionnb.turns import turn as module
+
+    host, reached = Host(), threading.Event()
+
+    class Mutex:
+        """The state's, which says when somebody has to wait for it."""
+
+        def __init__(self, real):
+            self.real = real
+
+        def __enter__(self):
+            if not self.real.acquire(blocking=False):
+                reached.set()
+                self.real.acquire()
+
+        def __exit__(self, *_):
+            self.real.release()
+
+    own, entered = module.own, asyncio.Event()
+    home = asyncio.get_running_loop()
+
+    def slow_own(owner, task, what):
+        if task.get_loop() is not home:
+            home.call_soon_threadsafe(entered.set)
+            assert reached.wait(20), "the turn neither ended nor waited"
+        own(owner, task, what)
+
+    host.turn_state.mutex = Mutex(host.turn_state.mutex)
+    monkeypatch.setattr(module, "own", slow_own)
+    ended = []
+
+    async def nested(scope):
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append(host.turn_state.turn is not None)
+
+    def elsewhere():
+        try:
+            asyncio.run(run_in_turn(host, invoke=nested))
+        except asyncio.CancelledError:
+            return "cancelled"
+
+    async def body(scope):
+        thread = asyncio.ensure_future(asyncio.to_thread(elsewhere))
+        await entered.wait()
+        return thread
+
+    call = asyncio.create_task(run_in_turn(host, invoke=body))
+    call.add_done_callback(lambda _: reached.set())
+    thread = await call
+    host.check("RunEnd")
+    assert await thread == "cancelled"
+    assert ended == [True], "the nested call outlived its turn"
+
+
+async def test_messages_of_nested_work_on_another_threads_loop_are_the_turns_own_and_come_before_its_terminal():
+    """Observers live in the turn's loop. In the thread's own they were cut when that loop ended."""
+    w, heard = Watched(scripted_model("x")), []
+
+    async def slow(*_):
+        await asyncio.sleep(0)
+        heard.append((threading.current_thread() is threading.main_thread(), w.kinds))
+
+    w.observe(MessageAdded, slow)
+
+    async def adds():
+        w.branch.msgs.add_message(instruction="from a thread")
+
+    async def middle(*_, **__):
+        await asyncio.to_thread(asyncio.run, adds())
+        return "done"
+
+    await w.branch.operate(instruction="q", middle=middle, skip_validation=True)
+    assert heard == [(True, ["RunStart"])]
+    w.check("RunEnd")
+
+
+async def test_a_message_that_foreign_nested_work_adds_while_its_turn_ends_is_emitted_where_observers_live():
+    """Detached, for the turn is no longer active; in the thread's own loop it would be cut when that ends."""
+    w, heard, gate = Watched(scripted_model("x")), [], Gate()
+
+    async def slow(*_):
+        await asyncio.sleep(0)
+        heard.append(threading.current_thread() is threading.main_thread())
+
+    w.observe(MessageAdded, slow)
+
+    async def inner(*_, **__):
+        try:
+            await gate.wait()
+        finally:
+            w.branch.msgs.add_message(instruction="a last word")
+
+    async def call():
+        await w.branch.operate(instruction="in the thread", middle=inner, skip_validation=True)
+
+    async def middle(*_, **__):
+        thread = asyncio.ensure_future(asyncio.to_thread(lambda: asyncio.run(call())))
+        await gate.reached()
+        return thread
+
+    thread = await w.branch.operate(instruction="q", middle=middle, skip_validation=True)
+    assert isinstance(await outcome_of(thread), asyncio.CancelledError)
+    await w.branch.drain_signals()
+    assert heard == [True]
+    assert w.kinds == ["RunStart", "RunEnd"]

@@ -249,3 +249,22 @@ async def test_what_fails_after_a_turn_is_logged(caplog):
 
     lionnb.after_turn(w.branch, fn)
     await until(lambda: "what was to run after a turn failed" in caplog.text)
+
+
+@pytest.mark.parametrize(
+    "garbled",
+    [
+        {"usage": {"input_tokens": "many", "output_tokens": None}},
+        {"usage": {"input_tokens": float("nan")}},
+        {"usage": {"output_tokens": [1]}},
+    ],
+    ids=["words", "nan", "list"],
+)
+async def test_usage_that_a_provider_has_garbled_costs_no_turn_its_terminal(garbled, caplog):
+    """lionagi sums it over the history: this turn's RunEnd and every later one would be missing."""
+    w = Watched(scripted_model(["x", "y"]))
+    await w.branch.communicate("q")
+    w.branch.messages[-1].metadata["model_response"] = garbled
+    await w.branch.communicate("q")
+    w.check("RunEnd", "RunEnd")
+    assert "its RunEnd reports none" in caplog.text
