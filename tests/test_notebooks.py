@@ -121,6 +121,7 @@ def _texts(output: Any) -> list[str]:
 
 
 def _same(text: str) -> str:
+    text = re.sub(r"waited [\d.]+ s · ", "", text)  # said only of a wait that is long enough to matter
     for pattern in (
         r"\b\d{8}T\d{6}-[0-9a-f]{6}\b",  # a run
         r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b",  # a turn, a Branch, a control

@@ -21,7 +21,7 @@ def cells_with(*words: str) -> list[int]:
 
 
 LEG, PERSON, RESULT, TABLE, CLAIM = cells_with(
-    "start_leg(", "person_or(", "await leg", "frames.controls(", 'assert set(controls["fate"])'
+    "start_leg(", "await person", "await leg", "frames.controls(", 'assert set(controls["fate"])'
 )
 
 
