@@ -1,13 +1,15 @@
 """Every exception that lionnb raises on purpose.
 
 Each constructor takes data and builds a sentence that says what happened and what to do next. No database
-text, SQL or path reaches a message. Imports nothing of lionnb.
+text, SQL or path reaches a message. Imports of lionnb only `plain`.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
+
+from lionnb.plain import first_line, plain
 
 __all__ = (
     "AdoptionError",
@@ -150,7 +152,7 @@ class LegFailedError(LionnbError, RuntimeError):
     """A turn of the leg raised; the original exception is ``__cause__``."""
 
     def __init__(self, run_id: str, turn_id: str | None, model: str, cause: BaseException) -> None:
-        text = told(cause).split("\n", 1)[0][:300]
+        text = first_line(told(cause))
         super().__init__(
             f"leg {run_id} failed in turn {(turn_id or 'none')[:8]} on {model}: {text}"
             + ". The history is safe on the Branch: start another leg on it to go on."
@@ -161,7 +163,8 @@ class LegFailedError(LionnbError, RuntimeError):
         """What IPython shows: the end of the original traceback, and the sentence. ``__cause__`` has all of it."""
         cause = self.__cause__ or self
         lines = traceback.format_exception(type(cause), cause, cause.__traceback__, limit=-2, chain=False)
-        return [*(line.rstrip("\n") for line in lines), "", f"{type(self).__name__}: {self}"]
+        # IPython's terminals act on what stands here, and a provider's answer stands here too.
+        return [*(plain(line.rstrip("\n")) for line in lines), "", f"{type(self).__name__}: {self}"]
 
 
 class SettleTimeoutError(LionnbError, TimeoutError):

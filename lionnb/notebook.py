@@ -152,6 +152,9 @@ def _answer(receipt: Receipt) -> dict[str, Any]:
 def _cancel_turn(leg: Leg, intent: dict[str, Any], reply: Reply) -> None:
     done = leg.cancel_turn(intent["turn_id"])
     gone = "that turn is over already: nothing was cancelled"
+    now = leg.branch.current_turn
+    if now is not None and now.turn_id == intent["turn_id"]:
+        gone = "that turn is not the leg's: the leg waits for it. Nothing was cancelled"
     reply({"ok": done, "sentence": "this turn is being cancelled; what is queued lands next" if done else gone})
 
 

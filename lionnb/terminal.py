@@ -1,12 +1,8 @@
-"""What is printed in a terminal, from any source: nothing in it acts, and nothing in it forges a line of ours.
-
-Imports nothing of lionnb.
-"""
+"""What is printed in a terminal, from any source: nothing in it acts, and nothing in it forges a line of ours."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -14,11 +10,10 @@ from typing import Any, Final
 
 import typer
 
+from lionnb.plain import plain
+
 __all__ = ("clip", "json_line", "say", "table")
 
-# Control characters but newline and tab, and those that reverse the direction of text. A terminal acts on
-# them, and what is printed comes from models, tools and other people too.
-_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -30,7 +25,7 @@ def say(text: str, *, err: bool = False) -> None:
         err: Print to standard error.
     """
     encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
-    shown = _CONTROLS.sub(_REPLACEMENT, text).encode(encoding, "replace").decode(encoding)
+    shown = plain(text).encode(encoding, "replace").decode(encoding)
     typer.echo(shown, err=err)
 
 

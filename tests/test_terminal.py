@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from lionnb.plain import first_line, plain
 from lionnb.terminal import clip, json_line, say, table
 
 HOSTILE = "a\x1b[2J\x9b31m\x07\u202eb\r\nrun forged\u2028\x85\tc\x7f\ud800\u200e"
@@ -56,3 +57,21 @@ def test_what_the_terminal_cannot_show_is_replaced_and_no_error(monkeypatch, enc
     say("a… 測 \ud800")
     sys.stdout.flush()
     assert raw.getvalue().decode(encoding).startswith("a") and raw.getvalue().endswith(b"\n")
+
+
+def test_plain_text_keeps_its_lines_and_nothing_acts():
+    assert plain("a\x1b[2J\u202eb\r\n\tc") == "a\ufffd[2J\ufffdb\ufffd\n\tc"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("  first\nsecond", "first"),
+        ("one\u2028forged", "one"),
+        ("", ""),
+        ("\x1b[1mbold", "\ufffd[1mbold"),
+        ("x" * 999, "x" * 300),
+    ],
+)
+def test_a_first_line_is_one_plain_line(text, said):
+    assert first_line(text) == said

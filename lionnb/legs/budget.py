@@ -81,6 +81,12 @@ class Budget:
         return max(0.0, self.started + self.timeout_s - self.clock())
 
     @property
+    def deadline_at(self) -> float | None:
+        """The instant (Unix seconds) at which the time is up; ``None`` without a timeout, and before `start`."""
+        left = self.left_s
+        return None if left is None or self.started is None else time.time() + left
+
+    @property
     def expired(self) -> bool:
         """Whether the deadline has passed: no new provider work may start."""
         return self.left_s == 0.0

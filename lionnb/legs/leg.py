@@ -17,7 +17,6 @@ import asyncio
 import concurrent.futures
 import logging
 import threading
-import time
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +35,8 @@ from lionnb.legs.scripted import Plans
 from lionnb.legs.states import FOLLOWS, LegPhase, TurnEnd, step
 from lionnb.legs.steering import Steering
 from lionnb.legs.turn import Operation, TurnRun, prompt
-from lionnb.records import RunStatus, Usage
+from lionnb.plain import first_line
+from lionnb.records import FeedEvent, RunStatus, Usage
 from lionnb.store.door import who
 from lionnb.turns import context as ctxs
 
@@ -81,6 +81,7 @@ class Leg:
         self._turns: list[LegTurn] = []
         self._calls = 0  # turns that called the Branch
         self._turn: TurnRun | None = None
+        self._behind: str | None = None  # what its turn waits for, before it holds the Branch
         self._tasks = OwnedTasks("a leg's turn")
         self._stopping = False
         self._done: concurrent.futures.Future[LegResult] = concurrent.futures.Future()
@@ -93,7 +94,7 @@ class Leg:
         self._plans = Plans(self._steering, self.feed, self.run_id)
         self._unwatch = store.watch(self.session_id, self._steering.changed)
         # Text as it comes is wanted from the beginning, for a view that is opened later.
-        self._quiet_chunks = branch.turns.listen(lambda _: None, chunks=True)
+        self._quiet_chunks = branch.turns.listen(self._hear, chunks=True)
         self._after, self._go = after, self.loop.create_future()
         # A leg that is started by a tool, or by the consumer of a stream, is no part of that turn.
         self.task = self.loop.create_task(self._main(), name=f"lionnb-leg-{self.run_id}", context=ctxs.outside())
@@ -109,6 +110,13 @@ class Leg:
     def phase(self) -> LegPhase:
         """What the leg is doing."""
         return self._phase
+
+    @property
+    def doing(self) -> str:
+        """What the leg is doing, in words: a turn that waits for the Branch says behind what."""
+        if self._phase is LegPhase.IN_TURN and (behind := self._behind) is not None:
+            return f"waits for the Branch behind {behind}"
+        return self._phase.value
 
     @property
     def live(self) -> bool:
@@ -153,7 +161,7 @@ class Leg:
 
     def __repr__(self) -> str:
         called = f"{self.name} " if self.name else ""
-        return f"<leg {called}{self.run_id}: {self._status.value}, {self._phase.value}, {len(self._turns)} turn(s)>"
+        return f"<leg {called}{self.run_id}: {self._status.value}, {self.doing}, {len(self._turns)} turn(s)>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         return mimebundle(self, include, exclude)
@@ -317,7 +325,7 @@ class Leg:
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit) as exc:
             cancelled = exc
         except BaseException as exc:
-            ending = Ending(RunStatus.FAILED, told(exc), exc)
+            ending = Ending(RunStatus.FAILED, first_line(told(exc)), exc)
             log.exception("leg %s failed outside of its turns", self.run_id)
         cancelled = await self._close(ending) or cancelled
         if cancelled is not None:
@@ -340,7 +348,9 @@ class Leg:
     async def _start(self) -> None:
         """Let the store write the run's row first; one that does not answer holds no agent up for long."""
         self._to(LegPhase.STARTING)
-        self._budget.start()
+        if self._after:
+            self._budget.start()
+            self._run.clock_runs()
         cancelled = await outlast(self._run.registering, STORE_LIMIT_S)
         if cancelled is not None:
             raise cancelled
@@ -395,7 +405,7 @@ class Leg:
         if timer is not None:
             timer.cancel()
         ended = turn.ended()
-        self._turn = None
+        self._turn = self._behind = None
         self._turns.append(ended)
         self._calls += turn.called
         if turn.row is not None:
@@ -479,15 +489,29 @@ class Leg:
     # ------------------------------------------------------------------ telling
     def _outlook(self) -> Outlook:
         """What happens to a steer that is queued now. From any thread."""
-        return outlook_of(self._budget, self._phase, self._calls, queued_behind=bool(self._after))
+        waits = self._behind is not None
+        return outlook_of(
+            self._budget, self._phase, self._calls, queued_behind=bool(self._after), turn=self._turn, waits=waits
+        )
+
+    def _hear(self, event: FeedEvent) -> None:
+        """Its turn begins to wait for the Branch, or has it. In the leg's loop."""
+        turn = self._turn
+        if turn is None or event.kind not in ("wait", "start"):
+            return
+        was, own = self._behind, event.data["task"] == turn.name
+        if own:
+            self._behind = event.data["behind"] if event.kind == "wait" else None
+        elif was is not None and event.kind == "start":  # another caller was before it in the queue
+            self._behind = self.branch.turn_state.behind()
+        if was != self._behind:
+            self._say()
 
     def _say(self) -> None:
-        left = self._budget.left_s
         self.feed.event(
             "leg", self.turn_id, run_id=self.run_id, name=self.name,
-            status=self._status.value, sentence=self._note or self._phase.value,
-            timeout_s=self._budget.timeout_s, started_at=self.created_at,
-            deadline_at=None if left is None else time.time() + left,
+            status=self._status.value, sentence=self._note or self.doing,
+            timeout_s=self._budget.timeout_s, started_at=self.created_at, deadline_at=self._budget.deadline_at,
             queued=self._steering.queued,
         )  # fmt: skip
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from lionnb.errors import told
 from lionnb.legs.states import TurnEnd
+from lionnb.plain import first_line
 from lionnb.records import RunStatus, TurnOutcome, Usage
 
 __all__ = ("LegResult", "LegTurn")
@@ -27,7 +29,7 @@ class LegTurn:
     def note(self) -> str | None:
         """Why a leg ended with it, in a sentence; ``None`` when there is nothing to add."""
         if self.error is not None:
-            return f"{type(self.error).__name__}: {self.error}"[:500]
+            return first_line(told(self.error), 500)
         return {TurnEnd.DEADLINE: "the deadline passed", TurnEnd.STOPPED: "stopped"}.get(self.end)
 
 

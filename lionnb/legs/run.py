@@ -86,8 +86,6 @@ class Run:
 
     def _spec(self) -> SessionSpec:
         """The row, at the moment it is written (on the control thread)."""
-        started = self._budget.started is not None
-        left = self._budget.left_s if started else None  # a leg that waits for others has no deadline yet
         return SessionSpec(
             id=self.session_id,
             run_id=self.run_id,
@@ -98,9 +96,14 @@ class Run:
             created_at=self.created_at,
             created_by=self._by,
             timeout_s=self._budget.timeout_s,
-            deadline_at=None if left is None else time.time() + left,
+            deadline_at=self._budget.deadline_at,
             **identity(),
         )
+
+    def clock_runs(self) -> None:
+        """The budget's clock runs now, and the row was written before: write until when; nobody waits for it."""
+        if (until := self._budget.deadline_at) is not None:
+            self.ledger.note(lambda core: core.clock_runs(self.session_id, self.token, until), "the leg's deadline")
 
     def record_turn(self, record: TurnRecord) -> None:
         """Write a turn; nobody waits for it."""

@@ -118,6 +118,16 @@ class TurnRun:
         return self._task
 
     @property
+    def name(self) -> str:
+        """Its task's name, by which the Branch's log tells of it."""
+        return "" if self._task is None else self._task.get_name()
+
+    @property
+    def takes(self) -> bool:
+        """Whether what is queued now still comes into this very turn: it has not claimed yet."""
+        return self.carry and self.batch is None and not self.called
+
+    @property
     def turn_id(self) -> str | None:
         """Its id while it holds the Branch."""
         return self.row.turn_id if self.row is not None and self.row.ended_at is None else None

@@ -8,6 +8,7 @@ was recorded lost, or replaced, changes nothing any more and is told so.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from lionnb.errors import StoreError
 from lionnb.records import RunStatus, SessionRecord, SessionSpec
@@ -17,6 +18,8 @@ from lionnb.store.states import run_step
 from lionnb.store.transact import Transactions, Tx, reads, writes
 
 __all__ = ("Runs", "end_and_sweep")
+
+CAUSE_CHARS: Final = 200  # of why a run ended, on each row that its sweep rejects
 
 
 class Runs(Transactions):
@@ -97,6 +100,14 @@ class Runs(Transactions):
     async def heartbeat(self, tx: Tx, session_id: str, leg: str, now: float) -> bool:
         """Renew the lease; ``False`` when the run is not running or not this leg's any more."""
         return bool(await tx.rows(sql.HEARTBEAT, sid=session_id, of_leg=leg, now=now))
+
+    @writes
+    async def clock_runs(self, tx: Tx, session_id: str, leg: str, deadline_at: float | None) -> bool:
+        """Record until when a leg has time, once that is known: one that was queued behind others starts later.
+
+        ``False`` when the run is not running or not this leg's any more. Twice: the later one counts.
+        """
+        return bool(await tx.rows(sql.CLOCK_RUNS, sid=session_id, of_leg=leg, until=deadline_at))
 
     @writes
     async def end(
@@ -192,7 +203,8 @@ async def end_and_sweep(
         return await _stands(tx, session_id, ended=False)
     if not sweep:
         return await _stands(tx, session_id, ended=True)
-    reason = f"the run ended ({to.value}) before the steer could land: send it to a new leg on its Branch"
+    cause = f"{to.value}: {note}" if note else to.value
+    reason = f"the run ended ({cause[:CAUSE_CHARS]}) before the steer could land: send it to a new leg on its Branch"
     swept = await tx.change(sql.SWEEP, sid=session_id, why=reason, **why)
     standing = await _stands(tx, session_id, ended=True)
     return EndResult(True, standing.session, tuple(swept), standing.pending_left)

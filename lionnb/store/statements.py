@@ -260,6 +260,14 @@ HEARTBEAT: Final = (
     .returning(s.id)
 )
 
+# No row: the run has ended, or is another leg's.
+CLOCK_RUNS: Final = (
+    sa.update(sessions)
+    .where(s.id == b("sid"), s.leg == b("of_leg"), s.status == RUNNING)
+    .values(deadline_at=b("until"))
+    .returning(s.id)
+)
+
 # ---- addresses
 
 

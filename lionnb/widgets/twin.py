@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
+from lionnb.plain import CONTROLS
 from lionnb.widgets.state import State
 
 __all__ = ("html", "text")
@@ -24,7 +25,6 @@ _BOX = "border:1px solid color-mix(in srgb,currentColor 25%,transparent);border-
 _AS_IS = "mathjax_ignore tex2jax_ignore"  # two dollar signs are no formula
 _CELL = "text-align:left;vertical-align:top;padding:1px 10px 1px 0"
 _WRAP = "white-space:pre-wrap;overflow-wrap:anywhere"
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 # ---------------------------------------------------------------------- words, the same in both forms
@@ -207,7 +207,7 @@ def text(state: State) -> str:
         out.append(f"{at} {who:>8}  " + what.replace("\n", "\n" + " " * 19))
     for caption, rows in (("steers", _steer_rows(state)), ("context providers", _block_rows(state))):
         out += [caption, *("  " + _join(*row) for row in rows)] if rows else []
-    return _CONTROLS.sub(_picture, "\n".join(out))
+    return CONTROLS.sub(_picture, "\n".join(out))
 
 
 def _picture(found: re.Match[str]) -> str:

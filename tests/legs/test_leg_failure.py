@@ -37,6 +37,40 @@ async def test_awaiting_it_raises_one_sentence_with_model_turn_and_cause(scene):
     assert leg.note == said
 
 
+async def test_what_a_provider_says_acts_on_no_terminal_and_forges_no_line_of_the_log(scene, caplog):
+    """Escape codes and overrides of direction, in the log, the note, the row, the error and IPython's traceback."""
+    s = scene((ValueError("no\x1b[2J\x9b31m\u202efdp.exe\u2028leg forged: completed\r\nleg forged"),))
+    leg = await fail(s)
+    with pytest.raises(LegFailedError) as caught:
+        await leg
+    (logged,) = [record.getMessage() for record in caplog.records if "failed in turn" in record.getMessage()]
+    shown = [logged, str(caught.value), leg.note, s.run(leg).ended_note, *caught.value._render_traceback_()]
+    assert all(line.isprintable() for text in shown for line in text.split("\n") if "forged" not in line), shown
+    assert "no" in logged and "forged" not in logged and "\x1b" not in "".join(shown)
+    assert not {"\x9b", "\u202e", "\r"} & {*"".join(shown)}
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+async def test_an_error_without_a_text_fails_a_leg_like_any_other(scene):
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    leg._turn._operation._call = lambda *_: mute()
+
+    async def mute():
+        raise Mute
+
+    leg.steer("more")
+    s.answer_all()
+    await ended(leg)
+    assert leg.status is RunStatus.FAILED and "its text cannot be read" in leg.note
+    assert s.states(leg) == ["applied"] and leg.turns[-1].steers
+
+
 async def test_everybody_who_awaits_it_gets_the_error(scene):
     leg = await fail(scene((ValueError("no"),)))
     caught = await asyncio.gather(leg.result(), leg.result(), return_exceptions=True)

@@ -134,6 +134,22 @@ async def test_a_queued_leg_can_be_stopped_while_it_waits(scene):
     assert not first.live and len(s.requests) == 2
 
 
+async def test_a_queued_legs_row_gets_its_deadline_when_its_time_begins(scene):
+    """`lionnb ctl status` shows it: not before, and not never."""
+    s = scene()
+    s.leg()
+    await s.working()
+    second = s.leg("then this", on_existing="queue", timeout_s=600)
+    await asyncio.wrap_future(second._run.registering)
+    told = [e.data["deadline_at"] for e in second.feed.events() if e.kind == "leg"]
+    assert s.run(second).deadline_at is None and second.budget.deadline_at is None and not any(told)
+    await s.answer()
+    await s.working()
+    assert s.run(second).deadline_at == pytest.approx(second.budget.deadline_at, abs=5)
+    s.answer_all()
+    await second
+
+
 async def test_a_queued_legs_time_begins_when_it_starts(scene):
     s = scene()
     first = s.leg()
@@ -182,6 +198,52 @@ async def test_two_threads_start_no_two_legs_on_one_branch(scene):
 
 
 # ---------------------------------------------------------------------- with foreground calls
+async def test_a_leg_that_waits_behind_a_foreground_call_says_so(scene):
+    """Its view, its repr and the receipts of its steers; and the first words again once it has the Branch."""
+    s = scene()
+    cell = asyncio.create_task(s.branch.communicate("hello"))
+    await s.working()
+    leg = s.leg()
+    said = await heard(leg.feed, lambda e: e.kind == "leg" and e.data["sentence"].startswith("waits"))
+    held = s.branch.current_turn.turn_id
+    assert said.data["sentence"].startswith("waits for the Branch behind ") and held[:8] in said.data["sentence"]
+    assert "waits for the Branch behind" in repr(leg) and leg.phase is LegPhase.IN_TURN
+    receipt = leg.steer("more")
+    assert receipt.sentence == "queued: lands at the end of this leg's first turn, which waits for the Branch"
+    await s.answer()
+    await cell
+    await s.working()
+    assert leg.doing == "in turn" and receipt.sentence == "queued: lands at the end of the current turn"
+    assert [e.data["sentence"] for e in leg.feed.events() if e.kind == "leg"][-1] == "in turn"
+    s.answer_all()
+    await leg
+    assert receipt.fate is Fate.APPLIED
+
+
+async def test_a_steer_for_a_continuation_that_waits_lands_in_that_very_turn(scene):
+    """So it also fits where no further turn does."""
+    s = scene()
+    leg = s.leg(max_turns=2)
+    await s.working()
+    first = leg.steer("first")
+    cells = [asyncio.create_task(s.branch.communicate(text)) for text in ("hello", "and again")]
+    await heard(s.branch.turns, lambda e: e.kind == "wait" and len(s.branch.turn_queue) == 2)
+    await s.answer()
+    await heard(leg.feed, lambda e: e.kind == "leg" and e.data["sentence"].startswith("waits"))
+    second = leg.steer("second")
+    assert second.sentence == "queued: lands in this leg's next turn, which waits for the Branch; 1 before it"
+    held = [s.branch.current_turn.turn_id]
+    await s.answer()  # the next caller has the Branch: the leg says behind whom it waits now
+    await s.working()
+    held.append(s.branch.current_turn.turn_id)
+    sentences = [e.data["sentence"] for e in leg.feed.events() if e.kind == "leg"]
+    assert held[0] != held[1] and held[1][:8] in sentences[-1]
+    s.answer_all()
+    await asyncio.gather(*cells)
+    await leg
+    assert (first.fate, second.fate, len(leg.turns)) == (Fate.APPLIED, Fate.APPLIED, 2)
+
+
 async def test_a_legs_turns_queue_with_foreground_calls_in_order_of_arrival(scene):
     s = scene()
     leg = s.leg("the leg")

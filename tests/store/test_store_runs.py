@@ -259,3 +259,24 @@ async def test_a_purge_of_many_runs_is_one_transaction(core, story):
     for _ in range(3):
         await story.ended()
     assert (await core.purge(before=2e9, now=2e9)).sessions == 3
+
+
+async def test_a_swept_row_names_what_ended_the_run(core, story):
+    """The cap, the deadline, the error: whoever sent it learns more than a status; a long one is cut."""
+    for note, said in (("max_turns=3 was reached", "completed: max_turns=3 was reached"), (None, "completed")):
+        sid = await story.running()
+        row = await story.pending(sid)
+        await core.end(sid, "leg-1", "completed", by="leg-1", note=note, now=story.now)
+        assert (await story.row(row)).note.startswith(f"the run ended ({said}) before the steer could land")
+    sid = await story.running()
+    row = await story.pending(sid)
+    await core.end(sid, "leg-1", "failed", by="leg-1", note="x" * 9_000, now=story.now)
+    assert len((await story.row(row)).note) < 400
+
+
+async def test_only_the_runs_own_leg_sets_its_deadline(core, story):
+    sid = await story.running()
+    assert not await core.clock_runs(sid, "leg-2", 77.0) and (await core.get_session(sid)).deadline_at is None
+    assert await core.clock_runs(sid, "leg-1", 77.0) and (await core.get_session(sid)).deadline_at == 77.0
+    await core.end(sid, "leg-1", "completed", by="leg-1", now=story.now)
+    assert not await core.clock_runs(sid, "leg-1", 99.0) and (await core.get_session(sid)).deadline_at == 77.0

@@ -292,6 +292,15 @@ def test_a_resolution_needs_a_name(open_page: Any) -> None:
     assert said == ["resolve", "c3", "leg-1:3", "abandoned", "ada"]
 
 
+def test_a_turn_that_the_leg_waits_for_is_not_offered_to_be_cancelled(open_page: Any) -> None:
+    """V4: what runs on the Branch is somebody else's call."""
+    page, feed = steer_page(open_page)
+    page.deliver(more(feed, *scenes.Story().leg(sentence="waits for the Branch behind turn 12345678").events))
+    panel = page.page.locator(".ln-panel")
+    assert "the leg waits for the Branch" in panel.inner_text()
+    assert panel.get_by_role("button", name="Cancel turn").is_disabled()
+
+
 def test_a_form_is_for_the_hand_over_that_it_was_drawn_for(open_page: Any) -> None:
     """V4: given back and handed over anew, it is asked anew: the name that was typed is not about this one."""
     page, feed = steer_page(open_page)

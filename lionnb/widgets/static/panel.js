@@ -222,10 +222,11 @@ export class Panel {
     const queued = state.steers.items.filter((/** @type {any} */ s) => s.chip === "queued").length;
     const n = state.steers.first + state.steers.items.length;
     setText(this.count, n ? ` ${plural(n, "sent", "sent")}${queued ? `, ${queued} queued` : ""}` : " none yet");
-    setText(this.hint, ended ? "the leg has ended" : this.gone ? "the kernel is gone" : state.turn ? "lands when the current turn ends" : "lands as the next turn");
+    const waits = run !== null && run.sentence.startsWith("waits for the Branch"); // then the turn shown is not the leg's
+    setText(this.hint, ended ? "the leg has ended" : this.gone ? "the kernel is gone" : waits ? "the leg waits for the Branch" : state.turn ? "lands when the current turn ends" : "lands as the next turn");
     this.sendButton.disabled = this.stopButton.disabled = ended || this.gone;
     if (this.armedAt && local - this.armedAt > ARMED_MS) this.disarm();
-    this.drawTurnButton(ended || this.gone ? null : state.turn, local);
+    this.drawTurnButton(ended || this.gone || waits ? null : state.turn, local);
     this.drawOut(local);
   }
 
