@@ -19,7 +19,7 @@ __all__ = ("html", "text")
 HTML_LINES, HTML_CHARS = 300, 4_000  # of transcript, and of one text: a notebook file is not an archive
 TEXT_LINES, TEXT_CHARS = 60, 300
 
-_ROLES = {"user": "you", "assistant": "model", "action": "tool"}
+_ROLES = {"user": "prompt", "assistant": "model", "action": "tool"}
 _MARKS = {"queued": "○", "delivering": "◐", "applied": "✓", "not delivered": "✕", "needs you": "!"}
 _BOX = "border:1px solid color-mix(in srgb,currentColor 25%,transparent);border-radius:4px;padding:8px 12px"
 _AS_IS = "mathjax_ignore tex2jax_ignore"  # two dollar signs are no formula

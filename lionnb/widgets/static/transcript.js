@@ -6,7 +6,7 @@ import { chip, growText, h, setText } from "./dom.js";
 import { CHIPS, clock, counting, cutNote, duration, outcomeMark, plural, short, tokens } from "./format.js";
 import { entryOf } from "./lists.js";
 
-const ROLES = new Map([["user", "you"], ["assistant", "model"], ["system", "system"], ["action", "tool"], ["tool", "tool"]]);
+const ROLES = new Map([["user", "prompt"], ["assistant", "model"], ["system", "system"], ["action", "tool"], ["tool", "tool"]]);
 const STUCK_PX = 32;
 
 /** The first line of a text, for a row that is folded. @param {string} text */
