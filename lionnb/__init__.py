@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lionnb import errors, frames, testing
     from lionnb.branch import Branch, after_turn, wrap
     from lionnb.history import mend
-    from lionnb.legs import Leg, LegResult, Receipt, legs, resolve, settle, start_leg, withdraw
+    from lionnb.legs import Leg, LegResult, Receipt, legs, resolve, resume, settle, start_leg, withdraw
     from lionnb.session import Session, wrap_session
     from lionnb.store import default_store
 
@@ -38,6 +38,7 @@ __all__ = (
     "legs",
     "mend",
     "resolve",
+    "resume",
     "settle",
     "start_leg",
     "testing",
@@ -58,6 +59,7 @@ _HOME = {
     "legs": "legs",
     "mend": "history",
     "resolve": "legs",
+    "resume": "legs",
     "settle": "legs",
     "start_leg": "legs",
     "withdraw": "legs",

@@ -83,6 +83,7 @@ CONTROLS: dict[str, Column] = {
     "note": (TEXT, lambda r: r.control.note),
     "late_report": (TEXT, lambda r: r.control.late_report),
     "claim": (TEXT, lambda r: r.control.claim),
+    "resent_from": (TEXT, lambda r: r.control.resent_from),
     "key": (TEXT, lambda r: r.control.key),
     "control_id": (TEXT, lambda r: r.control.id),
 }

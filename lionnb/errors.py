@@ -21,6 +21,7 @@ __all__ = (
     "NestingError",
     "NoRunningLoopError",
     "ResolveRefusedError",
+    "ResumeRefusedError",
     "SettleTimeoutError",
     "SteerRefusedError",
     "StoreError",
@@ -136,6 +137,17 @@ class ResolveRefusedError(LionnbError, ValueError):
         self.reason = reason
 
 
+class ResumeRefusedError(LionnbError, RuntimeError):
+    """A run was not resumed; its record is unchanged.
+
+    ``reason`` is a stable word (``unknown``, ``kind``, ``live``, ``silent``, ``by``, ``history``).
+    """
+
+    def __init__(self, reason: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+
+
 class LegExistsError(LionnbError, RuntimeError):
     """The Branch, or the name, already has a live leg."""
 
@@ -155,7 +167,7 @@ class LegFailedError(LionnbError, RuntimeError):
         text = first_line(told(cause))
         super().__init__(
             f"leg {run_id} failed in turn {(turn_id or 'none')[:8]} on {model}: {text}"
-            + ". The history is safe on the Branch: start another leg on it to go on."
+            + ". The history is safe: go on with leg.resume(…)."
         )
         self.run_id, self.turn_id, self.model = run_id, turn_id, model
 

@@ -38,7 +38,7 @@ def sentence_of(control: ControlRecord, fate: Fate, *, now: float) -> str:
         case Fate.WITHDRAWN:
             return f"withdrawn by {control.closed_by} before it was handed over"
         case Fate.NEVER_LANDED:
-            return "never landed: the run is over and nobody took it; send it to a new leg on this Branch"
+            return "never landed: the run is over and nobody took it; resuming the run takes it along"
         case Fate.NEVER_REPORTED:
             return f"handed over {held}, and its leg never reported back: look at the transcript, then resolve it"
         case Fate.REFUSED:

@@ -62,9 +62,10 @@ def _sessions(source: Branch | Leg | Store | str | None) -> list[tuple[Store, Se
     else:
         what = type(source).__name__
         raise TypeError(f"a table is made of a Branch, a leg, an id, a store, or nothing; not of {what}.")
+    # A run that was resumed has had several legs here, and is one run.
     return [
         (store, s)
-        for store, ids in wanted
+        for store, ids in {(store, *ids): (store, ids) for store, ids in wanted}.values()
         for s in _ask(store, lambda core, ids=ids: core.list_sessions(ids))  # type: ignore[misc]
     ]
 

@@ -94,6 +94,8 @@ def status_lines(session: SessionRecord, view: RunView, controls: Sequence[Told]
     for one in controls:
         sent = f"{ago(now - one.control.created_at)} ago by {clip(one.control.created_by or 'unknown', 40)}"
         what = f'"{clip(one.control.text, TEXT_CELLS)}"' if one.control.verb == "message" else one.control.verb
+        if (origin := one.control.resent_from) is not None:
+            sent += f"; sends {clip(_short(origin), 40)} again"
         lines.append(f"  {clip(_short(one.control.id), 40)}  {_FATES[one.fate]}  {what}  ({sent})")
         lines.append(f"      {clip(one.sentence, 400)}")
     return lines

@@ -8,9 +8,10 @@ from lionnb.legs.persons import resolve, withdraw
 from lionnb.legs.receipt import Receipt
 from lionnb.legs.registry import legs, start_leg
 from lionnb.legs.result import LegResult, LegTurn
+from lionnb.legs.resumption import resume
 from lionnb.legs.settling import settle
 
-__all__ = ("Leg", "LegResult", "LegTurn", "Receipt", "legs", "resolve", "settle", "start_leg", "withdraw")
+__all__ = ("Leg", "LegResult", "LegTurn", "Receipt", "legs", "resolve", "resume", "settle", "start_leg", "withdraw")
 
 
 class _Package(ModuleType):

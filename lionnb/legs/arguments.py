@@ -21,7 +21,10 @@ __all__ = ("check_arguments",)
 _UNLISTED = frozenset(
     {"clear_messages", "snapshot_dir", "timeout", "liveness_timeout", "idle_timeout", "between_rounds"}
 )
-_OWN = frozenset({"name", "timeout_s", "max_turns", "max_tokens", "on_existing", "store", "by", "heartbeat_s", "op"})
+_OWN = frozenset(
+    {"name", "timeout_s", "max_turns", "max_tokens", "on_existing", "store", "by", "heartbeat_s", "op"}
+    | {"resume_on_timeout", "resend", "anyway"}
+)
 _LIKE = 0.8
 
 

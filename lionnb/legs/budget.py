@@ -11,8 +11,12 @@ import numbers
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
-__all__ = ("Budget", "count_limit", "seconds_limit")
+__all__ = ("Budget", "CountOrSame", "SecondsOrSame", "count_limit", "seconds_limit")
+
+SecondsOrSame = float | None | Literal["same"]
+CountOrSame = int | None | Literal["same"]
 
 _LONGEST_S = 365 * 24 * 3600.0  # beyond it some loops' timers overflow
 
@@ -53,13 +57,15 @@ def count_limit(name: str, value: int | None) -> int | None:
 
 @dataclass(slots=True)
 class Budget:
-    """The original budget of a leg. Continuations spend what is left of it; nothing extends it (ADR-0108)."""
+    """The original budget of a leg. Continuations spend what is left of it, and none extends it (ADR-0108)."""
 
     timeout_s: float | None = None
     max_turns: int | None = None
     max_tokens: int | None = None
     clock: Callable[[], float] = time.monotonic
     started: float | None = None
+    _turns: int = 0  # spent on the budget before this one
+    _tokens: int = 0
 
     def __post_init__(self) -> None:
         self.timeout_s = seconds_limit("timeout_s", self.timeout_s)
@@ -70,6 +76,10 @@ class Budget:
         """The clock begins to run; once."""
         if self.started is None:
             self.started = self.clock()
+
+    def renew(self, turns: int, tokens: int | None) -> None:
+        """Begin anew, with as much again, after so many turns and tokens: for a leg that goes on at its deadline."""
+        self.started, self._turns, self._tokens = self.clock(), turns, tokens or 0
 
     @property
     def left_s(self) -> float | None:
@@ -98,14 +108,14 @@ class Budget:
         """
         if self.expired:
             return "the deadline has passed"
-        if self.max_turns is not None and turns >= self.max_turns:
+        if self.max_turns is not None and turns - self._turns >= self.max_turns:
             return f"max_turns={self.max_turns} is reached with the current turn"
         return None
 
     def cap_reached(self, turns: int, tokens: int | None) -> str | None:
         """In a sentence, which cap ends the leg between turns; ``None`` while none does."""
-        if self.max_turns is not None and turns >= self.max_turns:
+        if self.max_turns is not None and turns - self._turns >= self.max_turns:
             return f"max_turns={self.max_turns} was reached"
-        if self.max_tokens is not None and tokens is not None and tokens >= self.max_tokens:
-            return f"max_tokens={self.max_tokens} was reached ({tokens} used)"
+        if self.max_tokens is not None and tokens is not None and tokens - self._tokens >= self.max_tokens:
+            return f"max_tokens={self.max_tokens} was reached ({tokens - self._tokens} used)"
         return None

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ("QUOTE", "continuation_text", "quoted")
+__all__ = ("GO_ON", "QUOTE", "continuation_text", "quoted")
 
 QUOTE = ">"
+
+GO_ON = "Your time had run out, and you have been given more. Go on with the task where you stopped."
+"""What a leg is asked that goes on at its deadline, when no message waits for it."""
 
 
 def quoted(text: str) -> str:

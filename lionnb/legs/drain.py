@@ -29,7 +29,7 @@ from lionnb.records import ControlRecord, TurnOutcome
 from lionnb.store.lease import new_token
 from lionnb.store.results import Claim, Reported
 
-__all__ = ("STORE_LIMIT_S", "Batch", "Drain")
+__all__ = ("STORE_LIMIT_S", "Batch", "Drain", "Handoff")
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +58,8 @@ class _Report:
     future: concurrent.futures.Future[Reported] = field(default_factory=concurrent.futures.Future)
 
 
-class _Handoff:
-    """Decides, once, whether a claim still has a taker: whichever thread comes first wins."""
+class Handoff:
+    """Decides, once, whether an answer still has a taker: whichever thread comes first wins."""
 
     __slots__ = ("_lock", "_state")
 
@@ -74,11 +74,11 @@ class _Handoff:
             return self._state == word
 
     def deliver(self) -> bool:
-        """The control thread has the rows: ``True`` if they are awaited."""
+        """The control thread has the answer: ``True`` if it is awaited."""
         return self._decide("delivered")
 
     def abandon(self) -> bool:
-        """The leg waits no longer: ``True`` if the control thread must give back what it gets."""
+        """Nobody waits any longer: ``True`` if the control thread must undo what it gets."""
         return self._decide("abandoned")
 
 
@@ -110,7 +110,7 @@ class Drain:
         """
         if self._budget.expired:
             return None
-        handoff = _Handoff()
+        handoff = Handoff()
         future = self._ledger.submit(lambda core: self._claim(core, handoff))
         cancelled = await outlast(future, STORE_LIMIT_S)
         if not future.done() and not handoff.abandon():
@@ -133,7 +133,7 @@ class Drain:
             raise cancelled
         return batch
 
-    async def _claim(self, core: Any, handoff: _Handoff) -> Claim | None:
+    async def _claim(self, core: Any, handoff: Handoff) -> Claim | None:
         """On the control thread: claim, and give back at once what nobody waits for any more."""
         token = new_token(self._leg)  # known before it is used: a claim may land and its answer be lost
         try:

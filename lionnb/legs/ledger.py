@@ -121,12 +121,13 @@ class Ledger:
     Args:
         store: Where it is all recorded.
         spec: Makes the run's row at the moment it is written.
+        registered: The row is there already, and this leg's.
     """
 
-    def __init__(self, store: Store, spec: Callable[[], SessionSpec]) -> None:
+    def __init__(self, store: Store, spec: Callable[[], SessionSpec], *, registered: bool = False) -> None:
         self._store, self._spec = store, spec
         self._line = asyncio.Lock()  # of the control thread's loop, which it meets at its first wait
-        self._registered = False
+        self._registered = registered
         self._pending: set[concurrent.futures.Future[Any]] = set()
 
     @property

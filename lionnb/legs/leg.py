@@ -17,14 +17,15 @@ import asyncio
 import concurrent.futures
 import logging
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from lionnb._display import mimebundle, show
 from lionnb.aio import OwnedTasks
 from lionnb.errors import LegFailedError, SteerRefusedError, TurnDeadlockError, told
 from lionnb.feed import Feed
-from lionnb.legs.budget import Budget
+from lionnb.legs.budget import Budget, CountOrSame, SecondsOrSame
+from lionnb.legs.continuation import GO_ON
 from lionnb.legs.drain import STORE_LIMIT_S, Drain
 from lionnb.legs.ledger import call_in, hand_over, outlast, problem_of, wait_for
 from lionnb.legs.outlook import outlook_of
@@ -36,7 +37,7 @@ from lionnb.legs.states import FOLLOWS, LegPhase, TurnEnd, step
 from lionnb.legs.steering import Steering
 from lionnb.legs.turn import Operation, TurnRun, prompt
 from lionnb.plain import first_line
-from lionnb.records import FeedEvent, RunStatus, Usage
+from lionnb.records import FeedEvent, RunStatus, SessionRecord, Usage
 from lionnb.store.door import who
 from lionnb.turns import context as ctxs
 
@@ -67,19 +68,26 @@ class Leg:
         store: Store,
         by: str,
         heartbeat_s: float | None,
-        after: tuple[Leg, ...],
+        after: tuple[Leg, ...] = (),
+        again: SessionRecord | None = None,
+        receipts: Iterable[Receipt] = (),
+        resume_on_timeout: bool = False,
     ) -> None:
         self.branch, self.instruction, self.name, self.op, self.by = branch, instruction, name, op, by
+        self.arguments = arguments
         self.feed, self.loop = Feed(), asyncio.get_running_loop()
-        self._store, self._budget, self._heartbeat_s = store, budget, heartbeat_s
+        self._store, self._budget, self.heartbeat_s = store, budget, heartbeat_s
         if not after:
             budget.start()
-        self._run = Run(store, budget, name=name, branch_id=str(branch.id), instruction=prompt(instruction), by=by)
+        asked = prompt(instruction)
+        self._run = Run(store, budget, name=name, branch_id=str(branch.id), instruction=asked, by=by, again=again)
         self.session_id, self.run_id, self.created_at = self._run.session_id, self._run.run_id, self._run.created_at
         self._phase, self._status = LegPhase.WAITING, RunStatus.RUNNING
         self._note: str | None = None
         self._turns: list[LegTurn] = []
         self._calls = 0  # turns that called the Branch
+        self._along, self._goes_on = again is not None, resume_on_timeout
+        self._otherwise: str | None = None  # what the next turn asks if it finds nothing to carry
         self._turn: TurnRun | None = None
         self._behind: str | None = None  # what its turn waits for, before it holds the Branch
         self._tasks = OwnedTasks("a leg's turn")
@@ -90,9 +98,14 @@ class Leg:
         ledger = self._run.ledger
         self._drain = Drain(ledger, self.session_id, self._run.token, budget)
         self._operation = Operation(branch, op, arguments, self.session_id)
-        self._steering = Steering(ledger, self.session_id, self.feed, self.loop, self._outlook, lambda: self.turn_id)
+        self._steering = Steering(
+            ledger, self.session_id, self.feed, self.loop, self._outlook, lambda: self.turn_id, self.token
+        )
+        self._steering.adopt(receipts)
         self._plans = Plans(self._steering, self.feed, self.run_id)
         self._unwatch = store.watch(self.session_id, self._steering.changed)
+        if again is not None:
+            self._run.tell_open()
         # Text as it comes is wanted from the beginning, for a view that is opened later.
         self._quiet_chunks = branch.turns.listen(self._hear, chunks=True)
         self._after, self._go = after, self.loop.create_future()
@@ -155,6 +168,11 @@ class Leg:
         return self._store
 
     @property
+    def token(self) -> str:
+        """What its run is known to be its own by."""
+        return self._run.token
+
+    @property
     def note(self) -> str | None:
         """Why it ended as it did, in a sentence; ``None`` when there is nothing to add."""
         return self._note
@@ -191,8 +209,8 @@ class Leg:
             self._look_for_loop()
             raise SteerRefusedError(
                 "ended",
-                f"leg {self.run_id} {self._how_it_stands()}, so nothing can land in it any more: start another leg on "
-                "its Branch, which still has the whole history.",
+                f"leg {self.run_id} {self._how_it_stands()}, so nothing can land in it any more: "
+                "leg.resume(…) takes it up again, on the same Branch.",
             )
         return self._steering.steer(text, key, by or who())
 
@@ -259,6 +277,39 @@ class Leg:
         self._see_if_free()
         if self._turn is not None:
             self._turn.cancel(TurnEnd.STOPPED)
+
+    def resume(
+        self,
+        instruction: Any = None,
+        *,
+        resend: bool = True,
+        timeout_s: SecondsOrSame = "same",
+        max_turns: CountOrSame = "same",
+        max_tokens: CountOrSame = "same",
+        resume_on_timeout: bool = False,
+        **arguments: Any,
+    ) -> Leg:
+        """`lionnb.resume` for this leg's run, once it has ended: a new leg on the same Branch, in the current loop.
+
+        Args:
+            instruction: As there.
+            resend: As there.
+            timeout_s: ``"same"`` is as much as this leg had, counted anew; so for the others.
+            max_turns: Likewise.
+            max_tokens: Likewise.
+            resume_on_timeout: As in `start_leg`.
+            **arguments: Arguments of the operation to change; the others stay.
+        """
+        from lionnb.legs.resumption import resume_leg  # it makes legs, so it imports this module
+
+        return resume_leg(
+            self,
+            instruction,
+            resend=resend,
+            limits=(timeout_s, max_turns, max_tokens),
+            resume_on_timeout=resume_on_timeout,
+            arguments=arguments,
+        )
 
     def _how_it_stands(self) -> str:
         if self._phase is LegPhase.ENDED:
@@ -357,8 +408,8 @@ class Leg:
         if (problem := problem_of(self._run.registering)) is not None:
             log.warning("leg %s runs, but cannot be steered: %s", self.run_id, problem)
             self.feed.event("warning", None, text=f"this leg cannot be steered: {problem}")
-        if self._heartbeat_s is not None:
-            self._beat = self.loop.call_later(self._heartbeat_s, self._on_beat)
+        if self.heartbeat_s is not None:
+            self._beat = self.loop.call_later(self.heartbeat_s, self._on_beat)
         self._to(LegPhase.BETWEEN)
 
     async def _work(self) -> Ending:
@@ -367,11 +418,14 @@ class Leg:
         while True:
             if self._stopping:
                 return Ending(RunStatus.CANCELLED, "stopped")
-            if self._budget.expired:  # what is pending is left to the sweep
+            if self._budget.expired and not await self._renewed():  # what is pending is left to the sweep
                 what = "the pending steers could land" if carry else "its first turn could begin"
                 return Ending(RunStatus.TIMED_OUT, f"the deadline passed before {what}")
             turn = await self._one_turn(carry)
             if (ends := FOLLOWS[turn.end]) is not None:
+                if ends is RunStatus.TIMED_OUT and await self._renewed():
+                    carry = self._calls > 0
+                    continue
                 return Ending(ends, turn.note)
             if self._stopping:
                 return Ending(RunStatus.CANCELLED, "stopped")
@@ -388,9 +442,35 @@ class Leg:
                 return idle
             carry = True
 
+    async def _renewed(self) -> bool:
+        """At the deadline: whether the leg goes on, as it was told to, once, with as much again. Nothing is swept.
+
+        The run never reads ended, and its token and claims stay: one guarded statement gives it the new deadline.
+        """
+        if not self._goes_on or self._stopping:
+            return False
+        self._goes_on = False
+        self._budget.renew(self._calls, self.usage.total_tokens)
+        if not await self._run.extend():
+            return False
+        if (cancelled := await self._drain.retry()) is not None:
+            raise cancelled
+        self._plans.turn_ended(len(self._turns))
+        self._along, self._otherwise = True, GO_ON if self._calls else None
+        self.feed.event("warning", None, text="the deadline passed: the leg goes on, once, with as much time again")
+        return True
+
     async def _one_turn(self, carry: bool) -> LegTurn:
         instruction = None if carry else self.instruction
-        turn = self._turn = TurnRun(self._operation, self._drain, instruction, lambda: self.task.cancelling() > 0)
+        otherwise, self._otherwise = self._otherwise, None
+        turn = self._turn = TurnRun(
+            self._operation,
+            self._drain,
+            instruction,
+            lambda: self.task.cancelling() > 0,
+            along=self._along,
+            otherwise=otherwise,
+        )
         self._to(LegPhase.IN_TURN)
         task = turn.start(self._tasks, f"lionnb-turn-{self.run_id}-{len(self._turns) + 1}")
         left = self._budget.left_s
@@ -517,8 +597,8 @@ class Leg:
 
     def _on_beat(self) -> None:
         """The heartbeat: a steer that was received while the turn runs is said to be queued (ADR-0108)."""
-        if self.live and self._heartbeat_s is not None:
-            self._beat = self.loop.call_later(self._heartbeat_s, self._on_beat)
+        if self.live and self.heartbeat_s is not None:
+            self._beat = self.loop.call_later(self.heartbeat_s, self._on_beat)
             self._steering.beat()
 
 

@@ -173,6 +173,14 @@ class Receipt:
         if known:
             self._resolve(self._settled, None)
 
+    def reopened(self, outlook: Callable[[], Outlook]) -> None:
+        """The run goes on under a new leg: what nobody had taken is queued again, and can be awaited again."""
+        with self._lock:
+            if self._record is None or self._record.state is not ControlState.PENDING:
+                return
+            self._run_ended, self._outlook = False, outlook
+            self._settled = concurrent.futures.Future()
+
     def when_recorded(self, fn: Callable[[], None]) -> None:
         """Call *fn* once the row is there (at once, if it is), on whatever thread that is known; never if refused."""
         self._recorded.add_done_callback(lambda done: fn() if done.result() else None)

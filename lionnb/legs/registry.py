@@ -23,9 +23,9 @@ from lionnb.legs.shutdown import end_legs, say_unfinished
 from lionnb.store.store import Store, default_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-__all__ = ("OnExisting", "legs", "start_leg")
+__all__ = ("OnExisting", "check_resume_on_timeout", "enter", "legs", "refuse_second", "start_leg")
 
 OnExisting = Literal["refuse", "attach", "stop", "queue"]
 
@@ -59,6 +59,7 @@ def start_leg(
     store: Store | None = None,
     by: str | None = None,
     heartbeat_s: float | None = HEARTBEAT_S,
+    resume_on_timeout: bool = False,
     **arguments: Any,
 ) -> Leg:
     """Start a background run on *branch* and return at once.
@@ -80,6 +81,8 @@ def start_leg(
         store: Where it is recorded; the default store of this process.
         by: Who starts it; the hub's user or the account.
         heartbeat_s: Seconds between its heartbeats; ``None`` switches them off.
+        resume_on_timeout: At its deadline the leg goes on, once, with a budget of the same size, and nothing that is
+            pending is rejected.
         **arguments: The operation's own, passed to every turn of the leg (``clear_messages`` to the first only).
 
     Raises:
@@ -99,6 +102,7 @@ def start_leg(
     if on_existing not in ("refuse", "attach", "stop", "queue"):
         raise ValueError(f'on_existing={on_existing!r}: say "refuse", "attach", "stop" or "queue".')
     budget = Budget(timeout_s, max_turns, max_tokens)
+    check_resume_on_timeout(resume_on_timeout, budget)
     beat = seconds_limit("heartbeat_s", heartbeat_s)
     for what, value in (("name", name), ("by", by)):
         if value is not None and not isinstance(value, str):
@@ -108,14 +112,9 @@ def start_leg(
     branch = wrap(branch)
     check_arguments(branch, instruction, op, arguments)
     store = store if store is not None else default_store()
-    with _started_lock:  # looked up and entered in one: two threads start no two legs on one Branch
-        existing = _existing(branch, name)
-        if existing and on_existing == "refuse":
-            what = "this Branch" if existing[0].branch is branch else f"the name {name!r}"
-            raise LegExistsError(what, existing[0].run_id, existing[0].name)
-        if existing and on_existing == "attach":
-            return existing[0]
-        leg = Leg(
+
+    def make(after: tuple[Leg, ...]) -> Leg:
+        return Leg(
             branch,
             instruction,
             op=op,
@@ -125,13 +124,50 @@ def start_leg(
             store=store,
             by=by or who(),
             heartbeat_s=beat,
-            after=existing,
+            after=after,
+            resume_on_timeout=resume_on_timeout,
         )
-        _remember(leg)
+
+    leg, existing = enter(branch, name, make, on_existing)
     if on_existing == "stop":
         for old in existing:
             old.stop()
     return leg
+
+
+def enter(
+    branch: Branch, name: str | None, make: Callable[[tuple[Leg, ...]], Leg], on_existing: OnExisting = "refuse"
+) -> tuple[Leg, tuple[Leg, ...]]:
+    """Make a leg and enter it among those of this kernel, or attach; also gives the legs that stood in the way.
+
+    Raises:
+        LegExistsError: ``refuse``, and there is a live leg already.
+    """
+    with _started_lock:  # looked up and entered in one: two threads start no two legs on one Branch
+        if on_existing == "refuse":
+            refuse_second(branch, name)
+        existing = _existing(branch, name)
+        if existing and on_existing == "attach":
+            return existing[0], existing
+        leg = make(existing)
+        _remember(leg)
+    return leg, existing
+
+
+def refuse_second(branch: Branch, name: str | None) -> None:
+    """Raise `LegExistsError` if a live leg has this Branch, or this name, now."""
+    with _started_lock:
+        if existing := _existing(branch, name):
+            what = "this Branch" if existing[0].branch is branch else f"the name {name!r}"
+            raise LegExistsError(what, existing[0].run_id, existing[0].name)
+
+
+def check_resume_on_timeout(wanted: object, budget: Budget) -> None:
+    """Raise unless *wanted* is a flag that means something under *budget*."""
+    if not isinstance(wanted, bool):
+        raise TypeError(f"resume_on_timeout is True or False, not {type(wanted).__name__}.")
+    if wanted and budget.timeout_s is None:
+        raise ValueError("resume_on_timeout=True needs a timeout_s: without one there is no deadline to go on at.")
 
 
 def _existing(branch: Branch, name: str | None) -> tuple[Leg, ...]:

@@ -26,7 +26,7 @@ from lionnb.store.results import EndResult
 if TYPE_CHECKING:
     from lionnb.store.store import Store
 
-__all__ = ("Ending", "Run")
+__all__ = ("Ending", "Run", "new_leg")
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,11 @@ def new_run_id(now: float) -> str:
     return time.strftime("%Y%m%dT%H%M%S", time.gmtime(now)) + "-" + uuid.uuid4().hex[:6]
 
 
+def new_leg() -> str:
+    """A leg's token: who owns a run. Never used before."""
+    return f"leg-{uuid.uuid4().hex[:12]}"
+
+
 class Run:
     """See the module. It is registered when it is made, so that a steer in the next line finds it.
 
@@ -67,20 +72,31 @@ class Run:
         branch_id: Its Branch.
         instruction: What its first turn is asked, as text.
         by: Who started it.
+        again: The row, when this leg has taken up a run that was there; it is the leg's already.
     """
 
     def __init__(
-        self, store: Store, budget: Budget, *, name: str | None, branch_id: str, instruction: str, by: str
+        self,
+        store: Store,
+        budget: Budget,
+        *,
+        name: str | None,
+        branch_id: str,
+        instruction: str,
+        by: str,
+        again: SessionRecord | None = None,
     ) -> None:
         self.created_at = time.time()
-        self.session_id, self.run_id = uuid.uuid4().hex, new_run_id(self.created_at)
-        self.token = f"leg-{uuid.uuid4().hex[:12]}"
+        if again is None:
+            self.session_id, self.run_id, self.token = uuid.uuid4().hex, new_run_id(self.created_at), new_leg()
+        else:
+            self.session_id, self.run_id, self.token = again.id, again.run_id, str(again.leg)
         self._budget, self._name, self._branch_id = budget, name, branch_id
         self._instruction, self._by = instruction[:2_000], by
         self._stands: SessionRecord | None = None  # the row, once it is known not to be this leg's any more
         self._end: concurrent.futures.Future[EndResult] | None = None
         self._written: Callable[[], None] = lambda: None
-        self.ledger = Ledger(store, self._spec)
+        self.ledger = Ledger(store, self._spec, registered=again is not None)
         self.registering = self.ledger.register()
         self._still_heart = store.keep_alive(self.session_id, self.token)
 
@@ -104,6 +120,23 @@ class Run:
         """The budget's clock runs now, and the row was written before: write until when; nobody waits for it."""
         if (until := self._budget.deadline_at) is not None:
             self.ledger.note(lambda core: core.clock_runs(self.session_id, self.token, until), "the leg's deadline")
+
+    def tell_open(self) -> None:
+        """Let the watchers of the run hear what is open in it: what a leg that takes it up has not seen come."""
+        self.ledger.note(lambda core: core.tell_open(self.session_id), "what was open before the run was resumed")
+
+    async def extend(self) -> bool:
+        """Write the new deadline of a leg that goes on; ``False`` when the run is not this leg's any more.
+
+        A store that does not answer stops no agent. Cancelled, the answer is awaited first.
+        """
+        until = self._budget.deadline_at
+        answer = await self.ledger.ask(lambda core: core.clock_runs(self.session_id, self.token, until), STORE_LIMIT_S)
+        if answer.cancelled is not None:
+            raise answer.cancelled
+        if answer.problem is not None:
+            log.warning("the new deadline of leg %s could not be recorded: %s", self.run_id, answer.problem)
+        return answer.problem is not None or bool(answer.result)
 
     def record_turn(self, record: TurnRecord) -> None:
         """Write a turn; nobody waits for it."""

@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from lionnb.errors import LionnbError, SteerRefusedError
@@ -23,6 +23,7 @@ from lionnb.legs.ledger import Ledger, hand_over, problem_of
 from lionnb.legs.receipt import Outlook, Receipt, sentence_of
 from lionnb.records import ControlRecord, ControlState, chip_of, fate_of
 from lionnb.store.door import normalise
+from lionnb.store.lease import leg_of
 from lionnb.turns.context import chain
 
 __all__ = ("RECORDED_WITHIN_S", "Steering")
@@ -81,6 +82,7 @@ class Steering:
         loop: The leg's.
         outlook: What the leg says of a queued steer; called from any thread.
         turn_id: The running turn, for the feed.
+        leg: The leg's token; from another one's claims no report is to be expected.
     """
 
     def __init__(
@@ -91,7 +93,9 @@ class Steering:
         loop: asyncio.AbstractEventLoop,
         outlook: Callable[[], Outlook],
         turn_id: Callable[[], str | None],
+        leg: str,
     ) -> None:
+        self._leg = leg
         self._ledger, self._session_id, self._feed, self._loop = ledger, session_id, feed, loop
         self._outlook, self._turn_id = outlook, turn_id
         self._book = _Book()
@@ -109,6 +113,12 @@ class Steering:
     def queued(self) -> int:
         """How many steers are known to be pending, anybody's."""
         return sum(record.state is ControlState.PENDING for record in list(self._open.values()))
+
+    def adopt(self, receipts: Iterable[Receipt]) -> None:
+        """Keep the receipts of the leg before this one true: what it left pending is queued again."""
+        for receipt in receipts:
+            receipt.reopened(self._outlook)
+            self._book.add(receipt)
 
     # ------------------------------------------------------------------ sending (any thread)
     def steer(self, text: str, key: str | None, by: str) -> Receipt:
@@ -200,8 +210,9 @@ class Steering:
 
     # ------------------------------------------------------------------ telling (the leg's loop)
     def _show(self, record: ControlRecord) -> None:
-        fate = fate_of(record, run_ended=self._ended, leg_dead=False)
-        known = self._book.of(record.id)
+        foreign = record.state is ControlState.DELIVERING and leg_of(str(record.claim)) != self._leg
+        fate = fate_of(record, run_ended=self._ended, leg_dead=foreign)
+        known = () if foreign else self._book.of(record.id)
         sentence = known[0].lasting_sentence if known else sentence_of(record, fate, now=time.time())
         self._feed.event(
             "steer", record.turn_id or self._turn_id(), control_id=record.id, seq=record.seq, text=record.text,

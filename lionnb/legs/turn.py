@@ -93,13 +93,25 @@ class TurnRun:
         drain: Where steers are taken from and reported to.
         instruction: What a first turn asks; ``None`` for a continuation, which carries what is pending when it holds
             the Branch.
+        along: A first turn of text takes along what is pending.
+        otherwise: What a continuation asks that finds nothing to carry; ``None``: it then asks nothing.
         ending: Whether the leg's own task is being cancelled. At the end of ``asyncio.run`` this one is too, and may
             be the first to run.
     """
 
-    def __init__(self, operation: Operation, drain: Drain, instruction: Any, ending: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        operation: Operation,
+        drain: Drain,
+        instruction: Any,
+        ending: Callable[[], bool],
+        *,
+        along: bool = False,
+        otherwise: str | None = None,
+    ) -> None:
         self._operation, self._drain, self._instruction, self._ending = operation, drain, instruction, ending
-        self.carry = instruction is None
+        self._otherwise = otherwise
+        self.carry = instruction is None or (along and isinstance(instruction, str))
         self.row: TurnRow | None = None  # of the log; None until it holds the Branch
         self.batch: Batch | None = None
         self.called = False
@@ -184,7 +196,9 @@ class TurnRun:
                 text = "\n\n".join([*parts, continuation_text([r.text for r in self.batch.rows])])
                 row.carried, row.prompt = self.batch.ids, text
             elif text is None:
-                return None
+                if self._otherwise is None or not self._drain.owned:
+                    return None
+                text = row.prompt = self._otherwise
         if self.batch is None and self._drain.expired:
             self._overdue = True  # the deadline passed at the very moment in which the Branch became free
             return None

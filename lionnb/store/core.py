@@ -9,11 +9,11 @@ from typing import Any
 from lionnb.records import FeedEvent, TurnRecord
 from lionnb.store import statements as sql
 from lionnb.store.address import Addresses
-from lionnb.store.controls import Controls
 from lionnb.store.engine import make_engine, prepare
 from lionnb.store.faults import is_database_error, translate
 from lionnb.store.filesystem import check_folder
 from lionnb.store.location import Location
+from lionnb.store.resumes import Resumes
 from lionnb.store.schema import signals
 from lionnb.store.transact import Tx, reads, writes
 from lionnb.store.wake import Wake, make_wake
@@ -22,7 +22,7 @@ from lionnb.store.watch import Watchers
 __all__ = ("StoreCore",)
 
 
-class StoreCore(Controls, Addresses):
+class StoreCore(Resumes, Addresses):
     """Every operation of the store, as coroutines of one loop. Applications reach it through `Store`."""
 
     @classmethod

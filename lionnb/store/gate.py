@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from lionnb.records import ControlRecord, SessionRecord
+from lionnb.records import ControlRecord, SessionRecord, Verdict
 
 __all__ = (
     "CONSUMERS",
     "Refusal",
+    "how_to_resume",
     "refuse_conflict",
     "refuse_dead",
+    "refuse_resume",
     "refuse_session",
     "refuse_silent",
     "refuse_verb",
@@ -42,6 +44,13 @@ def refuse_verb(verb: object) -> Refusal | None:
     return None
 
 
+def how_to_resume(session: SessionRecord | None) -> str:
+    """The words that resume a run in Python; for one that cannot be resumed, what to do instead."""
+    if session is None or session.kind != "agent" or not session.run_id:
+        return "a new run"
+    return f'lionnb.resume("{session.run_id}", …)'
+
+
 def refuse_session(session: SessionRecord | None, session_id: str, verb: str) -> Refusal | None:
     """Why this run does not take *verb*; ``None`` when it does."""
     if session is None:
@@ -49,8 +58,8 @@ def refuse_session(session: SessionRecord | None, session_id: str, verb: str) ->
     run = session.run_id or session.id
     if session.terminal:
         return "ended", (
-            f"run {run} has ended ({session.status.value}), so nothing can land in it any more: start another leg on "
-            "its Branch, which still has the whole history."
+            f"run {run} has ended ({session.status.value}), so nothing can land in it any more: "
+            f"{how_to_resume(session)} takes it up again."
         )
     if session.kind not in {kind for kinds in CONSUMERS.values() for kind in kinds}:
         return "kind", f"run {run} is of kind {session.kind!r}, and nothing in such a run reads controls."
@@ -70,7 +79,7 @@ def refuse_dead(session: SessionRecord) -> Refusal:
     """Why a run whose leg is proven dead takes nothing; it has just been recorded lost."""
     return "dead", (
         f"the process that ran run {session.run_id or session.id} is gone (pid {session.pid}), so the run was recorded "
-        "lost and nothing was queued: start another leg on its Branch, and send it there."
+        f"lost and nothing was queued: {how_to_resume(session)} takes it up again; then send it there."
     )
 
 
@@ -80,6 +89,34 @@ def refuse_silent(session: SessionRecord, seen: str) -> Refusal:
         f"run {session.run_id or session.id} is {seen}: it may have died or be cut off, and nothing was queued. Say "
         "anyway=True (`--anyway`) to queue it all the same."
     )
+
+
+def refuse_resume(
+    session: SessionRecord | None, session_id: str, found: Verdict | None, *, anyway: bool
+) -> Refusal | None:
+    """Why no leg takes this run up; ``None`` when one may. *found* is what is known of the leg that owns it."""
+    if session is None:
+        return "unknown", f"no run here has the id {session_id!r}: `lionnb legs` lists the runs of this store."
+    run = session.run_id or session.id
+    if session.kind != "agent" or not session.run_id:
+        return "kind", f"run {run} is no agent's leg (its kind is {session.kind!r}), and only such a run is resumed."
+    match found:
+        case Verdict.ALIVE:
+            return "live", (
+                f"run {run} is being worked on by {session.leg} (pid {session.pid} of this machine): steer that leg, "
+                "or stop it first. Nothing was changed."
+            )
+        case Verdict.FRESH:
+            return "live", (
+                f"run {run} is being worked on by {session.leg}, on another host, whose heartbeat is fresh: steer that "
+                "leg, or stop it first. Nothing was changed."
+            )
+        case Verdict.SILENT if not anyway:
+            return "silent", (
+                f"run {run} belongs to {session.leg}, which has been silent for longer than its lease and cannot be "
+                "seen from here. If you know that it is gone, say anyway=True and your name (by=). Nothing was changed."
+            )
+    return None
 
 
 def refuse_conflict(existing: ControlRecord, session_id: str) -> Refusal:

@@ -8,7 +8,7 @@ from lionnb.errors import SteerRefusedError
 from lionnb.records import ControlRecord, SessionRecord
 from lionnb.store.gate import Refusal
 
-__all__ = ("Admission", "Claim", "EndResult", "Purged", "Reported")
+__all__ = ("Admission", "Claim", "EndResult", "Purged", "Reopened", "Reported")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,18 @@ class EndResult:
     session: SessionRecord | None
     swept: tuple[ControlRecord, ...] = ()
     pending_left: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """A run that a new leg has taken up, or why it was not: then nothing was written.
+
+    ``queued`` is everything that waits for the new leg, in its order: what was left pending, then what was sent again.
+    """
+
+    session: SessionRecord | None
+    refusal: Refusal | None = None
+    queued: tuple[ControlRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

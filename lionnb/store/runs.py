@@ -13,11 +13,12 @@ from typing import Final
 from lionnb.errors import StoreError
 from lionnb.records import RunStatus, SessionRecord, SessionSpec
 from lionnb.store import statements as sql
+from lionnb.store.gate import how_to_resume
 from lionnb.store.results import EndResult, Purged
 from lionnb.store.states import run_step
 from lionnb.store.transact import Transactions, Tx, reads, writes
 
-__all__ = ("Runs", "end_and_sweep")
+__all__ = ("Runs", "end_and_sweep", "take_run")
 
 CAUSE_CHARS: Final = 200  # of why a run ended, on each row that its sweep rejects
 
@@ -50,24 +51,11 @@ class Runs(Transactions):
         delivering stays with the claim that holds it.
 
         Args:
-            spec: The new leg: ``leg``, its process, its lease and its budget are taken over; the rest stays.
+            spec: The new leg: ``leg``, its Branch, process, lease and budget are taken over; the rest stays.
             dead_leg: Take the run also from this leg although it reads running. Only with proof that it is dead.
             now: The instant to record.
         """
-        found = await tx.sessions(
-            sql.RESUME,
-            sid=spec.id,
-            dead_leg=dead_leg,
-            new_leg=spec.leg,
-            until=spec.deadline_at,
-            budget_s=spec.timeout_s,
-            on_host=spec.host,
-            in_pid=spec.pid,
-            in_pid_start=spec.pid_start,
-            lease_s=spec.ttl_s,
-            now=now,
-        )
-        return next(iter(found), None)
+        return await take_run(tx, spec, dead_leg=dead_leg, now=now)
 
     @reads
     async def get_session(self, tx: Tx, session_id: str) -> SessionRecord | None:
@@ -103,7 +91,9 @@ class Runs(Transactions):
 
     @writes
     async def clock_runs(self, tx: Tx, session_id: str, leg: str, deadline_at: float | None) -> bool:
-        """Record until when a leg has time, once that is known: one that was queued behind others starts later.
+        """Record until when a leg has time: one that was queued behind others starts later, and one may go on.
+
+        The run stays running, and the leg's with what it holds, also where its deadline had passed.
 
         ``False`` when the run is not running or not this leg's any more. Twice: the later one counts.
         """
@@ -186,6 +176,25 @@ def _registration(run: SessionSpec) -> tuple[object, ...]:
     return run.run_id, run.branch_id, run.created_at, run.created_by, run.instruction
 
 
+async def take_run(tx: Tx, spec: SessionSpec, *, dead_leg: str | None, now: float) -> SessionRecord | None:
+    """`Runs.resume_session`, in the caller's transaction."""
+    found = await tx.sessions(
+        sql.RESUME,
+        sid=spec.id,
+        dead_leg=dead_leg,
+        new_leg=spec.leg,
+        on_branch=spec.branch_id,
+        until=spec.deadline_at,
+        budget_s=spec.timeout_s,
+        on_host=spec.host,
+        in_pid=spec.pid,
+        in_pid_start=spec.pid_start,
+        lease_s=spec.ttl_s,
+        now=now,
+    )
+    return next(iter(found), None)
+
+
 async def end_and_sweep(
     tx: Tx,
     session_id: str,
@@ -203,8 +212,10 @@ async def end_and_sweep(
         return await _stands(tx, session_id, ended=False)
     if not sweep:
         return await _stands(tx, session_id, ended=True)
+    standing = await _stands(tx, session_id, ended=True)
     cause = f"{to.value}: {note}" if note else to.value
-    reason = f"the run ended ({cause[:CAUSE_CHARS]}) before the steer could land: send it to a new leg on its Branch"
+    again = how_to_resume(standing.session)
+    reason = f"the run ended ({cause[:CAUSE_CHARS]}) before the steer could land: {again} sends it again"
     swept = await tx.change(sql.SWEEP, sid=session_id, why=reason, **why)
     standing = await _stands(tx, session_id, ended=True)
     return EndResult(True, standing.session, tuple(swept), standing.pending_left)

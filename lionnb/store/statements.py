@@ -182,6 +182,26 @@ SWEEP: Final = _move(
     note=b("why"),
 )
 
+_sent_again: Final = session_controls.alias()
+
+# What a run's sweeps have rejected and nobody has sent again. No row: nothing.
+NEVER_LANDED: Final = (
+    sa.select(*CONTROL_FIELDS)
+    .where(
+        c.session_id == b("sid"),
+        c.state == ControlState.REJECTED.value,
+        c.id.not_in(
+            sa.select(_sent_again.c.resent_from).where(
+                _sent_again.c.session_id == b("sid"), _sent_again.c.resent_from.is_not(None)
+            )
+        ),
+    )
+    .order_by(c.seq)
+)
+
+# What a leg that takes a run over has to know of. No row: nothing is open.
+OPEN_OF: Final = CONTROLS.where(c.session_id == b("sid"), c.closed_at.is_(None))
+
 # ---- what other processes have changed
 
 CHANNEL: Final = "lionnb_controls"
@@ -218,6 +238,9 @@ SESSION: Final = sa.select(*SESSION_FIELDS).where(s.id == b("sid"))
 # No row: there are no runs.
 SESSIONS: Final = sa.select(*SESSION_FIELDS).order_by(s.seq)
 
+# The run, locked: what is decided about it while it is held stands. No row: unknown id.
+LOCK_SESSION: Final = SESSION.with_for_update()
+
 # Takes the run's lock before its controls are counted, so that no admission slips in between.
 # No row: the run has ended, or is another leg's.
 LOCK_OWNED: Final = sa.select(s.id).where(s.id == b("sid"), s.leg == b("of_leg"), s.status == RUNNING).with_for_update()
@@ -238,6 +261,7 @@ RESUME: Final = (
     .values(
         status=RUNNING,
         leg=b("new_leg"),
+        branch_id=b("on_branch"),
         deadline_at=b("until"),
         timeout_s=b("budget_s"),
         host=b("on_host"),

@@ -98,7 +98,7 @@ async def test_a_finished_leg_refuses_and_says_what_to_do(scene, how):
     leg = s.leg()
     s.answer_all()
     await leg
-    with pytest.raises(SteerRefusedError, match=r"has ended \(completed\).*start another leg") as caught:
+    with pytest.raises(SteerRefusedError, match=r"has ended \(completed\).*leg\.resume") as caught:
         getattr(leg, how)("too late")
     assert caught.value.reason == "ended" and s.rows(leg) == []
 

@@ -409,6 +409,7 @@ async def test_a_takeover_that_is_under_way_when_the_dead_leg_is_found_gets_the_
     sid = await story.running(**mine(**GONE))
     who_is_alive = identity()
     taking = {"sid": sid, "dead_leg": "leg-1", "new_leg": "leg-2", "until": None, "budget_s": None, "now": story.now}
+    taking["on_branch"] = "b"
     process = {"on_host": who_is_alive["host"], "in_pid": who_is_alive["pid"], "lease_s": 90.0}
     async with holding(first) as tx:
         assert await tx.rows(sql.RESUME, **taking, **process, in_pid_start=who_is_alive["pid_start"])

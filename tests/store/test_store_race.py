@@ -93,7 +93,7 @@ async def test_an_admission_waits_for_a_resume_that_is_under_way_and_is_taken(tw
     first, second, story = two
     sid = await story.ended()
     async with holding(first) as tx:
-        resume = {"sid": sid, "dead_leg": None, "new_leg": "leg-2", "now": 9.0}
+        resume = {"sid": sid, "dead_leg": None, "new_leg": "leg-2", "on_branch": "b", "now": 9.0}
         nothing = dict.fromkeys(("until", "budget_s", "on_host", "in_pid", "in_pid_start", "lease_s"))
         assert await tx.rows(sql.RESUME, **resume, **nothing)
         assert (await second.admit(sid, text="hello", by="ana", now=9.0)).refusal[0] == "ended"

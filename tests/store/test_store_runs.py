@@ -92,7 +92,7 @@ async def test_the_end_rejects_what_nobody_claimed_and_nothing_else(core, story)
     assert [row.id for row in done.swept] == [row.id for row in pending] and done.pending_left == 0
     for row in done.swept:
         assert (row.state, row.closed_at, row.handed_over_at, row.claim) == (S.REJECTED, 90.0, None, None)
-        assert "timed_out" in row.note and "send it to a new leg" in row.note and row == await story.row(row)
+        assert "timed_out" in row.note and "lionnb.resume(" in row.note and row == await story.row(row)
     assert await story.row(claim.rows[0]) == claim.rows[0]
     assert await story.row(withdrawn) == withdrawn and (await story.row(elsewhere)).state is S.PENDING
 
@@ -173,10 +173,10 @@ async def test_a_resumed_run_is_the_same_row_with_a_new_leg(core, story):
     before = await core.get_session(sid)
     after = await core.resume_session(new, now=95.0)
     assert after == await core.get_session(sid)
-    fresh = {"leg", "deadline_at", "timeout_s", "host", "pid", "pid_start", "ttl_s"}
+    fresh = {"leg", "branch_id", "deadline_at", "timeout_s", "host", "pid", "pid_start", "ttl_s"}
     assert after.model_dump(include=fresh) == new.model_dump(include=fresh)
     assert (after.status, after.heartbeat_at, after.ended_at, after.ended_by) == (RunStatus.RUNNING, 95.0, None, None)
-    same = {"id", "run_id", "branch_id", "kind", "created_at", "instruction", "name"}
+    same = {"id", "run_id", "kind", "created_at", "instruction", "name"}
     assert after.model_dump(include=same) == before.model_dump(include=same)
     assert (await core.admit(sid, text="go on", by="ana", now=96.0)).control is not None
 
