@@ -55,6 +55,7 @@ async def test_a_leg_that_is_stopped_while_it_waits_for_the_branch_leaves_the_qu
     assert await foreground == "one"
 
 
+@pytest.mark.databases
 async def test_a_leg_that_is_stopped_in_a_turn_ends_and_rejects_what_is_pending(scene):
     s = scene()
     leg = s.leg()
@@ -87,6 +88,7 @@ async def test_a_leg_is_stopped_from_another_thread(scene):
     assert (await leg).status is RunStatus.CANCELLED
 
 
+@pytest.mark.databases
 async def test_a_stop_between_turns_starts_no_continuation(scene):
     s = scene()
     leg = s.leg()
@@ -101,6 +103,7 @@ async def test_a_stop_between_turns_starts_no_continuation(scene):
     assert (await receipt).fate is Fate.REJECTED
 
 
+@pytest.mark.databases
 async def test_a_stop_during_the_claim_gives_the_rows_back_and_rejects_them(scene):
     """Nobody called the Branch with them, so they never read as delivered."""
     s = scene()
@@ -157,6 +160,7 @@ async def test_a_stop_reaches_a_turn_that_swallowed_its_cancellation(scene):
 
 
 # ---------------------------------------------------------------------- cancel_turn
+@pytest.mark.databases
 async def test_a_cancelled_turn_goes_on_to_what_is_pending(scene):
     s = scene()
     leg = s.leg()
@@ -289,6 +293,7 @@ async def test_a_stop_that_arrives_when_a_failure_is_there_does_not_hide_it(scen
 
 
 # ---------------------------------------------------------------------- redirect
+@pytest.mark.databases
 async def test_a_redirect_ends_the_turn_and_lands(scene):
     s = scene()
     leg = s.leg()
@@ -382,6 +387,7 @@ async def test_a_redirect_during_a_continuations_wait_lands_with_it(scene):
     assert result.turns[1].steers == (first.control_id, second.control_id)
 
 
+@pytest.mark.databases
 async def test_a_redirect_whose_row_misses_the_claim_cancels_that_continuation_and_lands_next(scene):
     s = scene()
     leg = s.leg()
@@ -402,6 +408,7 @@ async def test_a_redirect_whose_row_misses_the_claim_cancels_that_continuation_a
     assert [row.turn_outcome for row in s.rows(leg)] == ["cancelled", "completed"]
 
 
+@pytest.mark.databases
 async def test_a_redirect_whose_row_comes_just_behind_the_claim_lands_with_what_was_claimed(scene):
     """Nobody has been called yet: the claim is given back and taken again, with both, and no turn is lost."""
     s = scene()
@@ -421,6 +428,7 @@ async def test_a_redirect_whose_row_comes_just_behind_the_claim_lands_with_what_
     assert s.store.said.count("give_back") == 1 and s.states(leg) == ["applied"] * 2
 
 
+@pytest.mark.databases
 async def test_a_redirect_that_its_turn_has_just_claimed_does_not_cancel_it(scene):
     """It was sent while the continuation waited for the Branch, and its row was written before the claim."""
     s = scene()
@@ -455,6 +463,7 @@ async def test_a_redirect_between_turns_is_a_steer(scene):
 
 
 # ---------------------------------------------------------------------- the task, and the loop
+@pytest.mark.databases
 async def test_a_leg_whose_task_is_cancelled_records_it_and_raises(scene):
     s = scene()
     leg = s.leg()
@@ -509,6 +518,7 @@ async def test_awaiting_a_leg_and_giving_up_does_not_touch_it(scene):
     assert (await leg).value == "one"
 
 
+@pytest.mark.databases
 @pytest.mark.parametrize("when", ["first step", "in turn", "in continuation", "claim", "report", "end"])
 def test_the_end_of_asyncio_run_ends_a_leg_with_a_true_record(scene, when):
     """It cancels every task there is, those that help the leg included, and waits for nothing that starts later."""

@@ -18,7 +18,7 @@ from lionnb.legs.drain import Drain
 from lionnb.legs.ledger import Ledger
 from lionnb.legs.states import LegPhase
 from lionnb.records import RunStatus, SessionSpec, TurnOutcome
-from lionnb.testing import Outcome, cancel_at_every_step
+from lionnb.testing import Outcome, cancel_at_every_step, scripted_model
 from tests.legs.story import HookedStore
 
 OPEN = {"pending", "delivering"}
@@ -198,6 +198,19 @@ def test_an_end_that_fails_once_is_cancelled_at_any_step(road, store, victim, la
 
     store.hooks["end"] = end
     assert sweep(store, lambda: road.model(["one", "two", "three"]), victim, cancels=2, stride=2) > 12
+
+
+@pytest.mark.postgres
+@STRAY
+@pytest.mark.parametrize("victim", ["the leg", "everything"])
+def test_so_does_one_whose_store_is_a_server(victim, pg_emptied_url, caplog):
+    """In a coarse form: every life costs a dozen transactions there."""
+    caplog.set_level("CRITICAL", "lionnb")
+    store = HookedStore(pg_emptied_url)
+    try:
+        assert sweep(store, lambda: scripted_model(["one", "two", "three"]), victim, cancels=2, stride=7) > 3
+    finally:
+        store.close()
 
 
 # ---------------------------------------------------------------------- the drain alone

@@ -13,6 +13,8 @@ from lionnb.records import Fate, RunStatus, TurnOutcome
 from lionnb.testing import Reply
 from tests.legs.story import deadline, heard, phase, spend
 
+pytestmark = pytest.mark.databases
+
 
 def controls(branch):
     return [e.data["fate"] for e in branch.turns.events() if e.kind == "control"]

@@ -12,6 +12,8 @@ from lionnb.errors import ResolveRefusedError
 from lionnb.notebook import view_of
 from tests.legs.story import heard
 
+pytestmark = pytest.mark.databases
+
 
 async def handed_over_twice(scene: Any) -> tuple[Any, Any, str]:
     """A leg whose continuation holds a row that was given back and claimed again since its view was drawn."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import yaml
 
 from lionnb.legs.continuation import continuation_text
 from lionnb.records import Fate, RunStatus, TurnOutcome
 from tests.legs.story import heard
+
+pytestmark = pytest.mark.databases
 
 
 async def test_a_steer_during_the_first_turn_lands_once_as_a_continuation(scene):

@@ -16,6 +16,8 @@ from lionnb.legs.states import LegPhase, TurnEnd
 from lionnb.records import Fate, RunStatus
 from tests.legs.story import HookedStore, ended, heard, spend
 
+pytestmark = pytest.mark.databases
+
 
 class Patience:
     """How long the drain, and the leg itself, wait for the store: not at all, or for ever.
