@@ -110,7 +110,7 @@ def registered(*runs: SessionSpec) -> None:
 
 
 def test_a_run_whose_process_is_gone_reads_lost_and_its_steers_have_their_fate():
-    """What reading shows is computed: nothing is recorded by it."""
+    """b13: what reading shows is computed: nothing is recorded by it."""
     made = {"branch_id": "b", "created_at": 0.0} | identity()
     dead = SessionSpec(id="s-1", run_id="20261130T101010-aaaaaa", leg="leg-1", **made)
     registered(dead, SessionSpec(id="s-2", run_id="20261130T101010-bbbbbb", leg="leg-2", **made))

@@ -76,7 +76,9 @@ def _spoken(e: dict[str, Any]) -> tuple[str, str, int]:
     kind, turn = e["kind"], _short(e["turn"])
     if kind == "text":
         said = "".join(p[1] for p in e["pieces"]) if "pieces" in e else e["text"]
-        return _ROLES.get(e["role"], e["role"]), said, e["cut"]
+        who = _ROLES.get(e["role"], e["role"])
+        # a part came before its turn ended, and was recorded nowhere; not said in the text, which may be shortened
+        return f"{who} (cut off, not in the history)" if e.get("part") else who, said, e["cut"]
     if kind == "tool":
         done = "running" if e["done_at"] is None else e["output"] or "(no output)"
         result = f"failed: {e['error']}" if e["error"] is not None else done

@@ -203,7 +203,7 @@ def test_a_leg_that_had_ended_leaves_its_record_as_it_was(tmp_path):
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_loses_no_acknowledged_steer(tmp_path):
-    """S6: nothing runs any more; the row is there, and the reader knows that the process is not."""
+    """S6, b13: nothing runs any more; the row is there, and the reader knows that the process is not."""
     run_to_its_end(
         """
         async def main():

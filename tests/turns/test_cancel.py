@@ -159,7 +159,7 @@ class WaitingWorld:
 
 @pytest.mark.parametrize("cancels", CANCELS)
 def test_a_waiter_cancelled_at_any_step_of_the_hand_over_harms_nobody_behind_it(cancels):
-    """Also when the lock has just been handed to it and it has not run yet (T1)."""
+    """b01: also when the lock has just been handed to it and it has not run yet (T1)."""
 
     async def scenario():
         return WaitingWorld()

@@ -39,7 +39,7 @@ function textRow(e) {
   const kind = e.role === "user" ? "user" : e.role === "assistant" ? "assistant" : "other";
   if (e.live || e.part) {
     const before = e.cut > 0 ? h("span", { class: "ln-cut" }, `${plural(e.cut, "earlier character")} not shown …`) : null;
-    const state = e.live ? h("span", { class: "ln-caret", "aria-label": "still coming" }) : h("span", { class: "ln-cut" }, "the turn ended here");
+    const state = e.live ? h("span", { class: "ln-caret", "aria-label": "still coming" }) : h("span", { class: "ln-cut" }, "the turn ended here: this is not in the history");
     return row(e, kind, who, before, text, state);
   }
   return row(e, kind, who, text.textContent === "" ? h("span", { class: "ln-dim" }, "(empty)") : text, cutOf(e.cut));
