@@ -54,6 +54,7 @@ class LegRow:
     session: SessionRecord
     status: RunStatus
     leg: Verdict | None  # None: the run has ended
+    starved_s: float | None = None  # None: nobody measured
 
 
 Column = tuple[Any, Callable[[Any], Any]]  # dtype, how it is read
@@ -99,6 +100,7 @@ TURNS: dict[str, Column] = {
     "ended_at": (INSTANT, lambda t: t.ended_at),
     "waited_s": (NUMBER, lambda t: t.waited_s),
     "duration_s": (NUMBER, lambda t: t.duration_s),
+    "starved_s": (NUMBER, lambda t: t.starved_s),
     "input_tokens": (COUNT, lambda t: t.usage.input_tokens),
     "output_tokens": (COUNT, lambda t: t.usage.output_tokens),
     "cost_usd": (NUMBER, lambda t: t.usage.cost_usd),
@@ -123,6 +125,7 @@ LEGS: dict[str, Column] = {
     "created_by": (TEXT, lambda r: r.session.created_by),
     "ended_at": (INSTANT, lambda r: r.session.ended_at),
     "duration_s": (NUMBER, lambda r: _minus(r.session.ended_at, r.session.created_at)),
+    "starved_s": (NUMBER, lambda r: r.starved_s),
     "timeout_s": (NUMBER, lambda r: r.session.timeout_s),
     "note": (TEXT, lambda r: r.session.ended_note),
     "session_id": (TEXT, lambda r: r.session.id),

@@ -161,12 +161,15 @@ class LegExistsError(LionnbError, RuntimeError):
 
 
 class LegFailedError(LionnbError, RuntimeError):
-    """A turn of the leg raised; the original exception is ``__cause__``."""
+    """A turn of the leg raised; the original exception is ``__cause__``. *meanwhile*: what else may explain it."""
 
-    def __init__(self, run_id: str, turn_id: str | None, model: str, cause: BaseException) -> None:
+    def __init__(
+        self, run_id: str, turn_id: str | None, model: str, cause: BaseException, meanwhile: str | None = None
+    ) -> None:
         text = first_line(told(cause))
         super().__init__(
             f"leg {run_id} failed in turn {(turn_id or 'none')[:8]} on {model}: {text}"
+            + (f" ({meanwhile})" if meanwhile else "")
             + ". The history is safe: go on with leg.resume(…)."
         )
         self.run_id, self.turn_id, self.model = run_id, turn_id, model

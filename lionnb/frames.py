@@ -154,5 +154,14 @@ def legs(source: Branch | Leg | Store | str | None = None) -> pd.DataFrame:
     """The runs: one row each. Arguments as `controls`.
 
     A run whose process is proven gone reads *lost*, recorded or not; ``leg`` says what is known of a running one.
+    ``starved_s`` sums its turns', and, for a leg that lives in this kernel, what came after the last of them.
     """
-    return legs_frame([LegRow(session, view.status, view.verdict) for _, session, view in _views(source)])
+    found = _views(source)
+    stood: dict[str, float | None] = {}
+    for store, some in itertools.groupby(found, key=lambda each: each[0]):
+        ids = [session.id for _, session, _ in some]
+        stood |= _ask(store, lambda core, ids=ids: core.starved(ids))  # type: ignore[misc]
+    for leg in kernel_legs():
+        if leg.live:
+            stood[leg.session_id] = (stood.get(leg.session_id) or 0.0) + leg.lag.current_s
+    return legs_frame([LegRow(session, view.status, view.verdict, stood.get(session.id)) for _, session, view in found])

@@ -110,6 +110,7 @@ def _leg_shown(leg: Leg) -> _Shown:
 
     view = TurnView(title=leg.name or leg.run_id, can_steer=True, on_intent=on_intent, seed=seed)
     shown = _Shown(view)
+    leg.lag.when_standing(view.stands)  # from the control thread: the loop that `push` needs stands still
     leg.feed.listen(view.push)  # also after its end: a steer can still be resolved
     unfollow = leg.branch.turns.listen(view.push, chunks=True) if leg.live else None
 

@@ -166,6 +166,7 @@ class TurnRecord(_Record):
     failed: tuple[str, ...] = ()
     degraded: tuple[dict[str, str], ...] = ()
     carried: tuple[str, ...] = ()  # control ids this turn carried
+    starved_s: float | None = None  # for which its loop stood still; None where nobody measured: no leg's turn
 
     @property
     def waited_s(self) -> float | None:

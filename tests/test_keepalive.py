@@ -57,5 +57,5 @@ async def test_outside_of_a_kernel_nothing_is_scheduled(world) -> None:
     import lionnb
 
     leg = lionnb.start_leg(lionnb.Branch(chat_model=scripted_model(["done"])), "Survey X")
-    assert len(lionnb.default_store()._hearts) == 1  # the lease
+    assert len(lionnb.default_store()._hearts) == 2  # the lease, and the look at the loop
     await leg

@@ -27,6 +27,7 @@ from lionnb.feed import Feed
 from lionnb.legs.budget import Budget, CountOrSame, SecondsOrSame
 from lionnb.legs.continuation import GO_ON
 from lionnb.legs.drain import STORE_LIMIT_S, Drain
+from lionnb.legs.lag import Lag
 from lionnb.legs.ledger import call_in, hand_over, outlast, problem_of, wait_for
 from lionnb.legs.outlook import outlook_of
 from lionnb.legs.receipt import Outlook, Receipt
@@ -102,6 +103,7 @@ class Leg:
             ledger, self.session_id, self.feed, self.loop, self._outlook, lambda: self.turn_id, self.token
         )
         self._steering.adopt(receipts)
+        self._lag = Lag(store, self.loop, self.feed, lambda: self.turn_id)
         self._plans = Plans(self._steering, self.feed, self.run_id)
         self._unwatch = store.watch(self.session_id, self._steering.changed)
         if again is not None:
@@ -150,6 +152,11 @@ class Leg:
     def usage(self) -> Usage:
         """What its turns used so far; ``None`` parts are unknown."""
         return sum((t.usage for t in self._turns), Usage())
+
+    @property
+    def lag(self) -> Lag:
+        """For how long its event loop stood still, so that it could not go on."""
+        return self._lag
 
     @property
     def turn_id(self) -> str | None:
@@ -402,6 +409,7 @@ class Leg:
         if self._after:
             self._budget.start()
             self._run.clock_runs()
+            self._lag.begin()
         cancelled = await outlast(self._run.registering, STORE_LIMIT_S)
         if cancelled is not None:
             raise cancelled
@@ -484,7 +492,7 @@ class Leg:
                 turn.cancel(TurnEnd.TASK_CANCELLED)
         if timer is not None:
             timer.cancel()
-        ended = turn.ended()
+        ended = turn.ended(*self._lag.turn_ended(turn.row))
         self._turn = self._behind = None
         self._turns.append(ended)
         self._calls += turn.called
@@ -513,6 +521,7 @@ class Leg:
         if self._beat is not None:
             self._beat.cancel()
         self._quiet_chunks()
+        self._lag.close()
         self._status, self._note = self._run.told(ending)
         failure = ending.failure(self.run_id, self._operation.model_name, self._turns)
         if failure is not None:

@@ -24,6 +24,8 @@ class LegTurn:
     error: BaseException | None = None
     usage: Usage = field(default_factory=Usage)
     steers: tuple[str, ...] = ()  # control ids it carried
+    starved_s: float = 0.0  # for which its event loop stood still, since the turn before it
+    starved_by: str = ""  # by what, the last time
 
     @property
     def note(self) -> str | None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lionnb.errors import LegFailedError
 from lionnb.legs.budget import Budget
 from lionnb.legs.drain import STORE_LIMIT_S
+from lionnb.legs.lag import blocked
 from lionnb.legs.ledger import Ledger, problem_of
 from lionnb.legs.result import LegTurn
 from lionnb.records import RunStatus, SessionRecord, SessionSpec, TurnRecord
@@ -47,7 +48,8 @@ class Ending:
             return None
         turn = next((t for t in reversed(turns) if t.error is not None), None)
         cause = self.error or (turn.error if turn is not None else None) or RuntimeError(self.note or "failed")
-        failure = LegFailedError(run_id, turn.turn_id if turn is not None else None, model, cause)
+        meanwhile = None if turn is None else blocked(turn.starved_s, turn.starved_by, cause)
+        failure = LegFailedError(run_id, turn.turn_id if turn is not None else None, model, cause, meanwhile)
         failure.__cause__ = cause
         return failure
 

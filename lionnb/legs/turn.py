@@ -256,8 +256,8 @@ class TurnRun:
         clean = isinstance(exc, self._operation.branch.turn_clean_stops)
         return TurnOutcome.CANCELLED if clean else TurnOutcome.FAILED
 
-    def ended(self) -> LegTurn:
-        """What it came to, as the leg must know it. Its task is done."""
+    def ended(self, starved_s: float = 0.0, starved_by: str = "") -> LegTurn:
+        """What it came to, as the leg must know it, and how long its loop stood still meanwhile. Its task is done."""
         assert self._task is not None
         error = asyncio.CancelledError() if self._task.cancelled() else self._task.exception()
         end, error = self._end(self._raised or error)
@@ -275,6 +275,8 @@ class TurnRun:
             error=error,
             usage=Usage() if row is None else row.usage,
             steers=() if self.batch is None else self.batch.ids,
+            starved_s=starved_s,
+            starved_by=starved_by,
         )
 
     def _end(self, error: BaseException | None) -> tuple[TurnEnd, BaseException | None]:

@@ -83,6 +83,11 @@ class StoreCore(Resumes, Addresses):
             statement = statement.where(sql.t.branch_id == branch_id)
         return [TurnRecord(**row) for row in await tx.rows(statement)]
 
+    @reads
+    async def starved(self, tx: Tx, ids: Sequence[str]) -> dict[str, float | None]:
+        """For each run with turns on record: seconds for which its loop stood still; ``None`` where nobody measured."""
+        return {row["session_id"]: row["starved_s"] for row in await tx.rows(sql.STARVED, ids=list(ids))}
+
     @writes
     async def put_signals(
         self, tx: Tx, branch_id: str, events: Sequence[FeedEvent], *, session_id: str | None = None

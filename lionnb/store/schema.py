@@ -18,9 +18,14 @@ from lionnb.store.states import OPEN, UNCLAIMED
 
 __all__ = ("MIGRATIONS", "SCHEMA_VERSION", "meta", "metadata", "session_controls", "sessions", "signals", "turns")
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
-MIGRATIONS: Final[Mapping[int, Callable[[sa.Connection], None]]] = {}
+
+def _with_starved(x: sa.Connection) -> None:
+    x.execute(sa.text("ALTER TABLE turns ADD COLUMN starved_s DOUBLE PRECISION"))
+
+
+MIGRATIONS: Final[Mapping[int, Callable[[sa.Connection], None]]] = {1: _with_starved}
 """From version *n* to *n + 1*, each run once, all in the transaction that also writes the new version."""
 
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
@@ -161,6 +166,7 @@ turns: Final = sa.Table(
     sa.Column("failed", sa.JSON, nullable=False),
     sa.Column("degraded", sa.JSON, nullable=False),
     sa.Column("carried", sa.JSON, nullable=False),
+    _instant("starved_s"),  # a duration; NULL where nobody measured
     sqlite_autoincrement=True,
 )
 

@@ -335,6 +335,13 @@ PUT_TURNS: Final = _by_dialect(_upsert_turn)
 # order. No row: there are no turns.
 TURNS: Final = sa.select(*TURN_FIELDS).order_by(t.queued_at, t.seq)
 
+# No row: none of the runs has a turn.
+STARVED: Final = (
+    sa.select(t.session_id, sa.func.sum(t.starved_s).label("starved_s"))
+    .where(t.session_id.in_(sa.bindparam("ids", expanding=True)))
+    .group_by(t.session_id)
+)
+
 # No row: no Branch with a turn here has an id that begins like this.
 BRANCHES_OF_TURNS: Final = _beginning(t.branch_id)
 

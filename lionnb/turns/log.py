@@ -39,7 +39,7 @@ class TurnRow:
     __slots__ = (
         "blocks", "branch_id", "branch_name", "carried", "cost_usd", "counted", "degraded", "ended_at", "error",
         "failed", "input_tokens", "model", "operation", "outcome", "output_tokens", "prompt", "queued_at", "session_id",
-        "skipped", "started_at", "started_mono", "task", "turn_id",
+        "skipped", "started_at", "started_mono", "starved_s", "task", "turn_id",
     )  # fmt: skip
 
     def __init__(self, operation: str, branch_id: str, branch_name: str | None, task: str, prompt: str) -> None:
@@ -62,6 +62,7 @@ class TurnRow:
         self.failed: tuple[str, ...] = ()
         self.degraded: tuple[dict[str, str], ...] = ()
         self.carried: tuple[str, ...] = ()
+        self.starved_s: float | None = None
         self.counted: list[Any] | None = None  # provider responses of a running turn whose usage was counted already
 
     def add_usage(self, input_tokens: int | None, output_tokens: int | None, cost_usd: float | None) -> None:
@@ -79,7 +80,7 @@ class TurnRow:
         """A frozen copy of what is known now."""
         names = ("turn_id", "branch_id", "branch_name", "session_id", "operation", "model", "task", "queued_at")
         more = ("started_at", "ended_at", "outcome", "error", "usage", "blocks", "skipped", "failed", "degraded")
-        return TurnRecord(**{n: getattr(self, n) for n in (*names, *more, "carried")})
+        return TurnRecord(**{n: getattr(self, n) for n in (*names, *more, "carried", "starved_s")})
 
 
 class TurnLog(Feed):

@@ -157,6 +157,11 @@ class TurnView(anywidget.AnyWidget):
         """Tell the page what became of its message *n*. Any thread; it only sends."""
         self._say({"ack": n, "ok": bool(ok), "sentence": line(sentence), "control_id": control_id})
 
+    def stands(self, seconds: float, cause: str) -> None:
+        """Tell the page that the main loop stands still, since *seconds* ago. Any thread; it only sends."""
+        if not self._closed:
+            self._say({"starved": {"s": round(seconds, 1), "by": line(cause, 120)}})
+
     def close(self) -> None:
         """End the view: timers stop, the page's copy becomes static. Idempotent."""
         self._closed = True

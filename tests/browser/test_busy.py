@@ -6,6 +6,8 @@ does. Where there are no subshells, tests/kernel tells.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -47,28 +49,35 @@ def test_while_a_cell_awaits_the_steer_is_recorded_and_shown(notebook, lab, hold
     assert nb.errors == []
 
 
-def test_while_a_cell_computes_the_steer_is_recorded_and_acknowledged(notebook, lab, hold) -> None:
+def test_while_a_cell_computes_the_steer_is_recorded_and_acknowledged(notebook, lab, hold, theme) -> None:
     """The main loop stands still: the answer comes from the thread that took the message, and the page shows it."""
+    text = f"while it computes, in {theme}"  # the notebooks share one database
     nb, view = busy_notebook(notebook, hold.blocks)
-    view.steer("while it computes")
+    view.steer(text)
     sent = view.sent.first
     expect(sent).to_contain_text("lands at the end of the current turn")
     expect(sent.locator(".ln-chip")).to_contain_text("queued")
-    expect(sent).to_contain_text("while it computes")
-    assert [row["state"] for row in steers(lab.database, "while it computes")] == ["pending"]
+    expect(sent).to_contain_text(text)
+    assert [row["state"] for row in steers(lab.database, text)] == ["pending"]
     assert is_busy(nb)
-    # the page says that nothing else moves, once it has missed a few signs of life
-    expect(view.root).to_contain_text("busy with a cell")
+    # the control thread says that the loop stands still
+    expect(view.root).to_contain_text(
+        re.compile(r"Starved \d+ s by a cell: the leg stands still until the loop is free")
+    )
+    nb.set_theme(theme)
     nb.screenshot("busy-computing", cell=1)
     # and still shows what it sent
-    expect(sent).to_contain_text("while it computes")
+    expect(sent).to_contain_text(text)
     assert is_busy(nb)
     hold.let_go()
     nb.wait_cell(2)
     view.wait_chip("queued")
+    expect(view.root.locator(".ln-pulse")).to_be_hidden()
+    expect(view.root).to_contain_text(re.compile(r"starved \d+ s by a cell: the leg stood still meanwhile"))
+    nb.screenshot("busy-computed", cell=1)
     expect(view.sent).to_have_count(0)
     nb.run_cell(3)
-    expect(view.wait_chip("applied")).to_contain_text("while it computes")
+    expect(view.wait_chip("applied")).to_contain_text(text)
     expect(view.steers).to_have_count(1)
-    assert [row["state"] for row in steers(lab.database, "while it computes")] == ["applied"]
+    assert [row["state"] for row in steers(lab.database, text)] == ["applied"]
     assert nb.errors == []

@@ -34,3 +34,13 @@ test("an order that was carried out goes after a while", () => {
   tidy(desk, NOTHING, 1e6);
   assert.equal(desk.sent.length, 0);
 });
+
+test("a loop that stands still is said as the kernel says it, and counts on until the loop is heard or nothing is", () => {
+  const starved = { at: 1_000_000, heardAt: 1_057_000, by: "a cell" };
+  const pulse = { beatAt: 1_000_000, answerAt: 0, nextMs: 2000, starved };
+  assert.equal(silence(pulse, true, 1_058_000, false),
+    "Starved 58 s by a cell: the leg stands still until the loop is free. Steers are recorded all the same.");
+  assert.match(silence(pulse, true, 1_064_000, false), /^No sign of life from the kernel for 1:04/);
+  assert.equal(silence({ ...pulse, beatAt: 1_058_000, starved: null }, true, 1_058_500, false), "");
+  assert.match(silence(pulse, true, 1_058_000, true), /^The kernel of this view is gone/);
+});

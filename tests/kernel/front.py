@@ -222,6 +222,7 @@ class View:
         self.events: list[dict[str, Any]] = []
         self.answers: dict[int, list[dict[str, Any]]] = {}
         self.bundle: dict[str, Any] = {}
+        self.starved: list[dict[str, Any]] = []
 
     def take(self, data: dict[str, Any]) -> None:
         """One message of the kernel."""
@@ -230,6 +231,8 @@ class View:
         elif data["method"] == "custom":
             content = data["content"]
             self.events += content.get("ev", [])
+            if "starved" in content:
+                self.starved.append(content["starved"])
             if "ack" in content:
                 self.answers.setdefault(content["ack"], []).append(content)
 

@@ -129,7 +129,7 @@ def test_nothing_is_scheduled_while_no_leg_lives(kernel) -> None:
     count = "len(lionnb.default_store()._hearts)"
     assert kernel.value(count) == 0
     kernel.run(START)
-    assert kernel.value(count) == 2  # the lease, and the message
+    assert kernel.value(count) == 3  # the lease, the look at the loop, and the message
     kernel.run("gate.open()\nawait leg\nawait lionnb.default_store().run(lambda core: asyncio.sleep(0))")
     assert kernel.value(count) == 0
 

@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from lionnb.errors import StoreError, StoreVersionError
+from lionnb.records import TurnOutcome, TurnRecord
 from lionnb.store import Location, locate, schema
 from lionnb.store.core import StoreCore
 
@@ -182,8 +183,9 @@ async def test_an_older_database_is_migrated_step_by_step_and_keeps_its_rows(emp
 
         return run
 
-    monkeypatch.setattr(schema, "MIGRATIONS", {1: migration(1), 2: migration(2)})
-    monkeypatch.setattr(schema, "SCHEMA_VERSION", 3)
+    now = schema.SCHEMA_VERSION
+    monkeypatch.setattr(schema, "MIGRATIONS", {now: migration(1), now + 1: migration(2)})
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", now + 2)
     core = await StoreCore.open(empty_location)
     assert ran == [1, 2] and await core.list_controls() == [control]
     await core.aclose()
@@ -198,16 +200,37 @@ async def test_a_migration_that_fails_changes_nothing(empty_location, monkeypatc
         connection.execute(sa.text("ALTER TABLE signals ADD COLUMN half TEXT"))
         connection.execute(sa.text("ALTER TABLE no_such_table ADD COLUMN x TEXT"))
 
+    now = schema.SCHEMA_VERSION
     with monkeypatch.context() as newer:
-        newer.setattr(schema, "MIGRATIONS", {1: half})
-        newer.setattr(schema, "SCHEMA_VERSION", 2)
+        newer.setattr(schema, "MIGRATIONS", {now: half})
+        newer.setattr(schema, "SCHEMA_VERSION", now + 1)
         with pytest.raises(StoreError):
             await _opens(empty_location)
     core = await StoreCore.open(empty_location)
     async with core._engine.connect() as connection:
         columns = await connection.run_sync(lambda x: [c["name"] for c in sa.inspect(x).get_columns("signals")])
-        assert "half" not in columns and await connection.scalar(sa.select(schema.meta.c.version)) == 1
+        assert "half" not in columns and await connection.scalar(sa.select(schema.meta.c.version)) == now
     await core.aclose()
+
+
+async def test_a_database_of_version_1_gets_the_column_for_starved_turns(empty_location):
+    """What was recorded before anybody measured reads as unknown; and it is migrated once."""
+    await _opens(empty_location)
+    turn = TurnRecord(
+        turn_id="t", branch_id="b", session_id="s", operation="chat", queued_at=1.0, outcome=TurnOutcome.COMPLETED
+    )
+    core = await StoreCore.open(empty_location)
+    await core.put_turn(turn, 2.0)
+    await core.aclose()
+    await _execute(empty_location, "ALTER TABLE turns DROP COLUMN starved_s")
+    await _execute(empty_location, "UPDATE lionnb_meta SET version = 1")
+    core = await StoreCore.open(empty_location)
+    assert await core.list_turns() == [turn]
+    assert await core.starved(["s", "unknown"]) == {"s": None}
+    await core.put_turn(turn.model_copy(update={"turn_id": "u", "starved_s": 2.5, "ended_at": 3.0}), 4.0)
+    assert await core.starved(["s"]) == {"s": 2.5}
+    await core.aclose()
+    await _opens(empty_location)
 
 
 async def test_there_is_a_migration_from_every_older_version():

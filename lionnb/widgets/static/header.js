@@ -6,6 +6,7 @@ import { clock, count, counting, cutNote, duration, outcomeMark, short, tokens }
 import { isLive } from "./state.js";
 
 const WAITERS_SHOWN = 4;
+const STARVED_MS = 6000; // what the kernel said of a standstill counts for so long
 
 /** What the head says. Pure. @param {any} state @param {number} now the kernel's clock, Unix seconds */
 export function headline(state, now) {
@@ -156,11 +157,16 @@ export class Blocks {
 }
 
 /** What the page knows about the kernel's life. Pure.
- * @param {{beatAt: number, answerAt: number, nextMs: number|null}} pulse ms of this browser @param {boolean} live
+ * @param {{beatAt: number, answerAt: number, nextMs: number|null, starved?: {at: number, heardAt: number, by: string}|null}} pulse
+ * ms of this browser; `starved` is said by the kernel itself, once a second @param {boolean} live
  * @param {number} now ms @param {boolean} [gone] whether there is no kernel to send to
  * @returns {string} empty while all is well */
 export function silence(pulse, live, now, gone) {
   if (live && gone) return `The kernel of this view is gone: it was restarted, or has ended. What you see is what was last heard (${clock(pulse.beatAt / 1000)}).`;
+  if (pulse.starved && now - pulse.starved.heardAt < STARVED_MS) {
+    const { at, by } = pulse.starved;
+    return `Starved ${counting((now - at) / 1000)} by ${by}: the leg stands still until the loop is free. Steers are recorded all the same.`;
+  }
   if (!live || pulse.nextMs === null) return "";
   const quiet = now - pulse.beatAt;
   if (quiet < Math.max(6000, 3 * pulse.nextMs)) return "";

@@ -115,6 +115,7 @@ class Display {
       if (Array.isArray(m.ev)) this.take(this.sync.batch(m, Date.now()));
       else if (m.beat) this.beat(m.beat);
       else if (typeof m.snapshot === "string") this.adopt(m.snapshot);
+      else if (m.starved) this.starve(m.starved);
       else if (m.ack !== undefined) this.answer(m);
       else if (typeof m.err === "string") this.notice(m.err);
     } catch (error) {
@@ -124,13 +125,21 @@ class Display {
 
   beat(beat) {
     const now = Date.now();
-    this.pulse = { ...this.pulse, beatAt: now, nextMs: beat.next_s === null ? null : beat.next_s * 1000 };
+    this.pulse = { ...this.pulse, starved: null, beatAt: now, nextMs: beat.next_s === null ? null : beat.next_s * 1000 };
     this.offset = beat.at * 1000 - now;
     this.sync.heard(beat.n, now);
     this.tick();
   }
 
+  /** The control thread says that the loop stands still; whatever comes from the loop says that it moves. */
+  starve(starved) {
+    const now = Date.now();
+    this.pulse.starved = { at: now - starved.s * 1000, heardAt: now, by: String(starved.by) };
+    this.tick();
+  }
+
   take(touched) {
+    this.pulse.starved = null;
     this.pulse.beatAt = Date.now(); // a batch comes from the main loop: as good as a heartbeat
     for (const key of /** @type {const} */ (["entries", "steers", "kinds"])) for (const v of touched[key]) this.dirty[key].add(v);
     this.later();
