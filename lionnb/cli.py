@@ -91,4 +91,5 @@ def lab(
 
 
 app.command(epilog=ctl.EXITS)(ctl.legs)
+app.command(epilog=ctl.EXITS)(ctl.export)
 app.add_typer(ctl.app, short_help="Steer a run from another terminal: send, look, withdraw, resolve.")

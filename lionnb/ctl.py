@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar
 
 import typer
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from lionnb.store.core import StoreCore
     from lionnb.store.results import EndResult
 
-__all__ = ("app", "legs")
+__all__ = ("app", "export", "legs")
 
 T = TypeVar("T")
 ANSWER_WITHIN_S: Final = 60.0
@@ -233,6 +234,34 @@ def legs(
         say(legs_table(shown, now))
     else:
         say("no runs are here" if every or not found else "no run is live here; --all shows those that have ended")
+
+
+def export(
+    target: Annotated[str, typer.Argument(metavar="RUN", help="A run, session or control, or its beginning.")],
+    redact: Annotated[bool, typer.Option("--redact", help="Replace texts and names by their length.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="A new file, readable by you alone.")
+    ] = None,
+    db: Db = None,
+) -> None:
+    """Write a run with all that was sent to it and all its turns as JSON, to standard output or into a new file.
+
+    It holds prompts, steers and errors to the letter. With --redact there is the length of every text instead; ids,
+    instants, numbers, models and words like states and fates stay. Looks, and changes nothing.
+    """
+    from lionnb.export import exported, write_private
+    from lionnb.status import told
+
+    with _store(db) as ask:
+        session, now = _find(ask, target, acts=False).session, time.time()
+        (view,) = ask(lambda core: core.views([session], now))
+        controls = told(ask(lambda core: core.list_controls(session.id)), session, view, now)
+        turns = ask(lambda core: core.list_turns(session.id))
+    value = exported(session, controls, turns, at=now, redact=redact)
+    if out is None:
+        say(json_line(value))
+    else:
+        write_private(out, value)
 
 
 async def _legs(core: StoreCore, now: float) -> list[Any]:
