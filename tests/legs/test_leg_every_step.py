@@ -254,3 +254,61 @@ def test_a_hand_over_cancelled_at_any_step_leaves_no_row_delivering(store, what,
         return Handing(store, what)
 
     assert cancel_at_every_step(scenario, cancels=cancels) >= 5
+
+
+# ---------------------------------------------------------------------- a run that goes on
+class Second(Life):
+    """As a life, of the leg that resumes a run whose end had rejected a steer."""
+
+    async def run(self) -> None:
+        first = start_leg(self.branch, "Survey X", store=self.store, by="ana")
+        first.steer("rejected once")
+        first.stop()
+        await asyncio.wait((first.task,))
+        self.first = first
+        self.leg = first.resume("Go on")
+        self.receipts.append(self.leg.steer("first"))
+        self.leg.feed.listen(self._second)
+        while not self.leg.task.done():
+            try:
+                await asyncio.wait((self.leg.task,))
+            except asyncio.CancelledError:
+                assert self.whom == "everything"
+
+    async def check(self, outcome: Outcome) -> None:
+        if self.leg is None:
+            return
+        self.leg.flush(10)
+        rows = self.store.ask(lambda core: core.list_controls(self.leg.session_id))
+        old, again = rows[:2]
+        assert (old.state, again.resent_from) == ("rejected", old.id) and old.handed_over_at is None
+        mine = [row for row in rows[1:] if row.resent_from is None]
+        assert [r.fate.value for r in self.receipts] == [row.state.value for row in mine]
+        assert not OPEN & {row.state.value for row in rows}
+        run = self.store.ask(lambda core: core.get_session(self.leg.session_id))
+        assert (run.status, run.leg, run.id) == (self.leg.status, None, self.first.session_id)
+        self._the_branch_is_free()
+        self._delivered_is_applied(rows)
+
+
+@STRAY
+@pytest.mark.filterwarnings("ignore:turn .* left a question:UserWarning")
+@pytest.mark.parametrize(
+    ("road", "victim", "cancels"),
+    [
+        ("cli", "the leg", 1),
+        pytest.param("cli", "the leg", 2, marks=pytest.mark.slow),
+        pytest.param("cli", "everything", 1, marks=pytest.mark.slow),
+        pytest.param("api", "the leg", 1, marks=pytest.mark.slow),
+    ],
+    indirect=["road"],
+)
+def test_a_leg_that_resumes_a_run_leaves_a_true_record_when_cancelled_at_any_step(road, store, victim, cancels, caplog):
+    """What was sent again is delivered once or rejected, and never both; what was rejected before stays so."""
+    caplog.set_level("CRITICAL", "lionnb")
+
+    async def scenario() -> Life:
+        return Second(store, road.model(["one", "two", "three"]), victim)
+
+    assert cancel_at_every_step(scenario, cancels=cancels) > 25
+    gc.collect()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 import lionnb
@@ -9,6 +11,9 @@ from lionnb.errors import LegExistsError, LegFailedError, ResumeRefusedError, St
 from lionnb.legs import legs
 from lionnb.records import Fate, RunStatus
 from tests.legs.story import deadline, ended, phase, spend
+from tests.store.processes import Other
+
+pytestmark = pytest.mark.databases
 
 # What was stopped or failed leaves a question without an answer: the next turn says so, and that is right.
 LEFT = pytest.mark.filterwarnings("ignore:turn .* left a question:UserWarning")
@@ -397,3 +402,116 @@ async def test_one_whose_run_was_taken_meanwhile_does_not_go_on(scene):
 async def test_what_cannot_go_on_is_refused(scene, how, error, said):
     with pytest.raises(error, match=said):
         scene().leg(**how)
+
+
+# ---------------------------------------------------------------------- two processes
+IN_ANOTHER = """
+import asyncio, lionnb
+from lionnb.testing import Gate, scripted_model
+
+loop = asyncio.new_event_loop()
+gate = Gate()
+
+def branch(*replies):
+    return lionnb.Branch(chat_model=scripted_model(list(replies), gate=gate))
+
+def begins(*texts):
+    global leg
+    async def main():
+        global leg
+        leg = lionnb.start_leg(branch("one", "two"), "Survey X", name="survey", timeout_s=600, by="ana")
+        await gate.reached()
+        for text in texts:
+            leg.steer(text)
+        await leg.store.run(lambda core: core.pending_count(leg.session_id))
+    loop.run_until_complete(main())
+    return leg.run_id
+
+def resumes(run, *how):
+    global leg
+    async def main():
+        global leg
+        leg = lionnb.resume(run, *how, branch=branch("one", "two"), by="ben")
+        await gate.reached()
+    try:
+        loop.run_until_complete(main())
+    except lionnb.errors.ResumeRefusedError as exc:
+        return [exc.reason, str(exc)]
+    return [leg.token, leg.budget.timeout_s]
+
+def ends():
+    gate.open()
+    return loop.run_until_complete(leg.result()).status.value
+
+def rows(run):
+    session = loop.run_until_complete(leg.store.run(lambda core: core.find(run, acts=False))).session
+    found = loop.run_until_complete(leg.store.run(lambda core: core.list_controls(session.id)))
+    return [[row.text, row.state.value, row.resent_from is not None] for row in found]
+"""
+
+
+@pytest.fixture(params=["file", pytest.param("postgres", marks=pytest.mark.postgres)])
+def shared_url(request, tmp_path):
+    """Each kind of database that several processes can use, empty."""
+    if request.param == "file":
+        yield str(tmp_path / "shared.sqlite")
+        return
+    with request.getfixturevalue("postgres").database() as url:
+        yield url
+
+
+@pytest.fixture
+def kernels(shared_url):
+    """Starts processes that share a store, and ends them with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start() -> Other:
+            made = Other(LIONNB_DB=shared_url)
+            stack.callback(made.close)
+            made.do(IN_ANOTHER)
+            return made
+
+        yield start
+
+
+def test_after_kill_9_a_fresh_process_takes_the_run_with_all_that_was_queued(kernels):
+    """S6: no acknowledged steer is lost, and none is delivered twice; the resumed leg has as much time again."""
+    first = kernels()
+    run = first.do("begins('old', 'new')")
+    first.kill()
+    second = kernels()
+    assert second.do(f"resumes({run!r})")[1] == 600
+    assert second.do("ends()") == "completed"
+    assert second.do(f"rows({run!r})") == [["old", "applied", False], ["new", "applied", False]]
+
+
+def test_recorded_lost_first_it_sends_again_what_the_sweep_rejected(kernels):
+    first = kernels()
+    run = first.do("begins('old')")
+    first.kill()
+    second = kernels()
+    second.do("loop.run_until_complete(lionnb.default_store().run(lambda core: core.reap(time.time(), 'ben')))")
+    second.do(f"resumes({run!r})")
+    assert second.do("ends()") == "completed"
+    assert second.do(f"rows({run!r})") == [["old", "rejected", False], ["old", "applied", True]]
+
+
+def test_of_two_processes_that_resume_a_run_one_gets_it_and_the_other_is_told_whose_it_is(kernels):
+    first, second, third = kernels(), kernels(), kernels()
+    run = first.do("begins('once')")
+    first.kill()
+    for other in (second, third):
+        other.begin(f"resumes({run!r}, 'go on')")
+    said = [second.answer(), third.answer()]
+    (told,) = [answer for answer in said if answer[0] == "live"]
+    winner, token = (third, said[1][0]) if told is said[0] else (second, said[0][0])
+    assert token in told[1] and f"pid {winner.pid}" in told[1] and "steer that leg" in told[1]
+    assert winner.do("ends()") == "completed" and winner.do(f"rows({run!r})") == [["once", "applied", False]]
+
+
+def test_a_live_leg_elsewhere_keeps_its_run(kernels):
+    first, second = kernels(), kernels()
+    run = first.do("begins()")
+    reason, sentence = second.do(f"resumes({run!r}, 'mine now')")
+    assert reason == "live" and f"pid {first.pid}" in sentence
+    assert first.do("ends()") == "completed"

@@ -24,16 +24,14 @@ import sqlalchemy as sa
 
 import lionnb
 from lionnb.errors import LegFailedError, ResolveRefusedError
-from lionnb.records import ControlState, SessionSpec
+from lionnb.records import ControlState
 from lionnb.store import Store
-from lionnb.store.lease import identity
 from lionnb.testing import Gate, Reply, scripted_model
 from tests.protocol.book import Book
 
 __all__ = ("STEER", "act")
 
 STEER = re.compile(r"\bsteer-[0-9a-z]+-\d+\b")  # the id of a steer is in its text
-WORDS = {"turn_id": "t", "turn_outcome": "completed", "in_history": True}
 POINTS = ("before_cursor_execute", "after_cursor_execute", "commit")
 
 
@@ -102,9 +100,16 @@ async def leg(store: Store, book: Book, fuse: Fuse, dice: random.Random, name: s
     with contextlib.suppress(LegFailedError):
         await live
     trouble.cancel()
-    for cid in {cid for message in branch.messages for cid in message.metadata.get("lionnb_controls", ())}:
-        book.write("history", id=cid)
+    _write_history(book, branch)
     book.write("ended", run=live.session_id, status=live.status.value)
+
+
+def _write_history(book: Book, branch: lionnb.Branch) -> None:
+    """Which steers stand in the history, by the id that is in their text: a row that was sent again has another one."""
+    for message in branch.messages:
+        if message.metadata.get("lionnb_controls"):
+            for cid in STEER.findall(str(message.content.instruction)):
+                book.write("history", id=cid)
 
 
 async def _trouble(live: lionnb.Leg, dice: random.Random) -> None:
@@ -170,30 +175,21 @@ async def _resolve(store: Store, book: Book, dice: random.Random, run: str) -> N
 # --- who takes over -------------------------------------------------------------------------------------------------
 
 
-async def taker(store: Store, book: Book, fuse: Fuse, dice: random.Random, run: str, dead_leg: str | None) -> None:
-    """Resumes a run whose leg is dead, hands over what is pending, and ends it when nothing is left."""
-    mine = f"leg-{uuid.uuid4().hex[:12]}"
-    spec = SessionSpec(id=run, run_id="20261130T101010-abcdef", branch_id="b", leg=mine, created_at=0.0, **identity())
-    taken = await store.run(lambda core: core.resume_session(spec, dead_leg=dead_leg, now=time.time()))
-    assert taken is not None, "a run whose leg is dead could not be resumed"
-    book.write("takes", run=run, leg=mine)
-    while True:
-        claim = await store.run(lambda core: core.claim_all(run, mine, time.time()))
+async def taker(store: Store, book: Book, fuse: Fuse, dice: random.Random, run: str) -> None:
+    """Resumes a run whose leg is dead, on a Branch of its own, and delivers what never landed; mostly."""
+
+    def reply(payload: dict[str, Any]) -> str:
+        for cid in STEER.findall(str(payload["messages"][-1]["content"])):
+            book.write("asked", id=cid, fails=False)
         fuse()
-        if claim.rows and dice.random() < 0.1:
-            await store.run(lambda core, token=claim.token: core.give_back(token, time.time()))
-            continue
-        for row in claim.rows:
-            book.write("asked", id=row.id, fails=False)
-        fuse()
-        if claim.rows:
-            await store.run(lambda core, token=claim.token: core.report(token, **WORDS, now=time.time()))
-        ended = await store.run(
-            lambda core: core.end(run, mine, "completed", by=mine, only_if_idle=True, now=time.time())
-        )
-        if ended.ended:
-            book.write("ended", run=run, status="completed")
-            return
+        return "understood"
+
+    branch = lionnb.Branch(chat_model=scripted_model([reply], pace_s=dice.choice([0.0, 0.002])))
+    live = lionnb.resume(run, "Go on", branch=branch, store=store, by="eva", resend=dice.random() < 0.8)
+    book.write("takes", run=run, leg=live.token)
+    await live
+    _write_history(book, branch)
+    book.write("ended", run=run, status=live.status.value)
 
 
 async def reaper(store: Store, book: Book, fuse: Fuse, dice: random.Random) -> None:
@@ -222,8 +218,7 @@ async def steady(store: Store, book: Book, fuse: Fuse, dice: random.Random, fold
         await asyncio.sleep(0.02)
     gate.open()
     await live
-    for cid in {cid for message in branch.messages for cid in message.metadata.get("lionnb_controls", ())}:
-        book.write("history", id=cid)
+    _write_history(book, branch)
     book.write("ended", run=live.session_id, status=live.status.value)
 
 

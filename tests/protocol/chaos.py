@@ -95,7 +95,7 @@ class Chaos:
                     return [f"{run.id}: its process is dead, and was not found dead" for run in left]
             for run in left:
                 if run.id not in reaped or self._dice.random() < 0.5:
-                    made.start("taker", run.id, None if run.id in reaped else run.leg, mortal=attempt < 3)
+                    made.start("taker", run.id, mortal=attempt < 3)
             made.wait()
         return ["takers that nobody kills did not end what they took"]
 

@@ -90,13 +90,41 @@ def judge(
 ) -> list[str]:
     """Everything that is lost, double or false, each in a sentence. Every run must have ended."""
     found = [f"run {run.id} has not ended" for run in sessions.values() if not run.terminal]
-    for cid in controls.keys() - evidence.steers.keys():
+    newest, wrong = _newest(controls)
+    found += wrong
+    told = {row.id: cid for cid, row in newest.items()}
+    for cid in newest.keys() - evidence.steers.keys():
         found.append(f"{cid}: nobody sent it")
     for cid, steer in evidence.steers.items():
-        row = controls.get(cid)
-        what = _of_nothing(steer) if row is None else _of_row(row, steer, evidence)
+        if told.get(cid, cid) != cid or (cid in controls and cid not in newest):
+            continue  # a row that was sent again, by its own id: what a person did with it is told of its origin
+        row = newest.get(cid)
+        if row is not None and row.id != cid and row.id in evidence.steers:
+            steer.resolves, steer.resolved = evidence.steers[row.id].resolves, evidence.steers[row.id].resolved
+        what = _of_nothing(steer) if row is None else _of_row(row, cid, steer, evidence)
         found += [f"{cid} ({'no row' if row is None else row.state.value}): {sentence}" for sentence in what]
     return found
+
+
+def _newest(controls: Mapping[str, ControlRecord]) -> tuple[dict[str, ControlRecord], list[str]]:
+    """For each steer, by the id it was sent with, the row that speaks for it now; and what is wrong on the way there.
+
+    Only what was rejected is sent again, each row once; so all rows of a steer but the newest are rejected.
+    """
+    newest: dict[str, ControlRecord] = {}
+    wrong, origin, parents = [], dict[str, str](), set[str]()
+    for row in sorted(controls.values(), key=lambda row: row.seq):
+        before = row.resent_from
+        origin[row.id] = row.id if before is None else origin.get(before, before)
+        newest[origin[row.id]] = row
+        if before is None:
+            continue
+        if before not in controls or controls[before].state is not S.REJECTED:
+            wrong.append(f"{row.id}: sends {before} again, which was not rejected")
+        if before in parents:
+            wrong.append(f"{before}: sent again twice")
+        parents.add(before)
+    return newest, wrong
 
 
 def judge_ends(evidence: Evidence, sessions: Mapping[str, SessionRecord]) -> list[str]:
@@ -116,10 +144,10 @@ def _of_nothing(steer: Steer) -> Iterator[str]:
         yield "delivered without a row"
 
 
-def _of_row(row: ControlRecord, steer: Steer, evidence: Evidence) -> Iterator[str]:
+def _of_row(row: ControlRecord, sent_as: str, steer: Steer, evidence: Evidence) -> Iterator[str]:
     if steer.refused:
         yield "refused, and yet written"
-    if row.text != f"please {row.id}":
+    if row.text != f"please {sent_as}":
         yield "its text is another"
     if len(steer.asked) > 1:
         yield "delivered twice"
@@ -150,7 +178,7 @@ def _of_claimed(row: ControlRecord, steer: Steer, evidence: Evidence) -> Iterato
         yield f"{process} ended well without a word on the resolved row"
     if row.state is S.APPLIED:
         yield from _of_applied(row, steer)
-        if well and "/leg-" in process and row.in_history != steer.kept:
+        if well and "/" in process and row.in_history != steer.kept:
             yield f"reads as in the history: {row.in_history}, and that is not so"
 
 

@@ -33,6 +33,7 @@ class Run:
     leg: str | None = "leg-1"
     rows: dict[str, Row] = field(default_factory=dict)  # by id, in the order of admission
     claims: dict[str, list[str]] = field(default_factory=dict)  # every token ever given out -> what it took
+    origins: dict[str, str] = field(default_factory=dict)  # a row that was sent again -> the one that it sends
     seen: dict[str, str] = field(default_factory=dict)  # the claim under which a person last looked at a row
 
     def owned_by(self, leg: str) -> bool:
@@ -64,7 +65,7 @@ class Walk:
         self.said: list[str] = [f"seed {seed}"]
         self._acts = [
             *[self._admit] * 6, *[self._claim] * 4, *[self._report] * 3, *[self._give_back] * 2, *[self._withdraw] * 2,
-            *[self._resolve] * 3, *[self._look] * 2, *[self._end] * 2, *[self._resume] * 2, self._lost, self._again, self._beat,
+            *[self._resolve] * 3, *[self._look] * 2, *[self._end] * 2, *[self._resume] * 2, *[self._reopen] * 2, self._lost, self._again, self._beat,
         ]  # fmt: skip
 
     async def walk(self, steps: int, *, a_story: int = 60) -> None:
@@ -131,7 +132,10 @@ class Walk:
         """The same steer once more: nothing is written, whatever became of the run and of the row."""
         if (cid := self._row(run)) is None:
             return
-        got = await self._core.admit(run.id, text=cid, by="ana", control_id=cid, now=self._now)
+        text = cid
+        while text in run.origins:
+            text = run.origins[text]
+        got = await self._core.admit(run.id, text=text, by="ana", control_id=cid, now=self._now)
         self._check(f"again {cid}", (got.duplicate, got.unwrap().id), (True, cid), effect=False)
 
     async def _withdraw(self, run: Run) -> None:
@@ -238,6 +242,30 @@ class Walk:
             run.status, run.leg = "running", new
         answer = got and (got.status, got.leg)
         self._check(f"resume {run.id} {new} {dead}", answer, ("running", new) if takes else None, effect=takes)
+
+    async def _reopen(self, run: Run) -> None:
+        """The whole of it: what was rejected is sent again, each row once, with the take-over or not at all."""
+        new, known = self._random.choice(LEGS), self._random.choice([(), LEGS])
+        how = {"resend": self._random.random() < 0.7, "instructed": self._random.random() < 0.5}
+        mine, pending = run.owned_by(new), run.reads(r.PENDING)
+        again = [cid for cid in run.reads(r.REJECTED) if how["resend"] and cid not in run.origins.values()]
+        refusal = None
+        if not mine and run.status == "running" and run.leg not in known:
+            refusal = "live"
+        elif not mine and not (how["instructed"] or again or pending):
+            refusal = "nothing"
+        if mine or refusal:
+            again = []
+        got = await self._core.reopen(self._spec(run, new), **how, ended_legs=known, now=self._now)
+        made = {row.id: row.resent_from for row in got.queued if row.id not in run.rows}
+        answer = (got.refusal and got.refusal[0], [row.id for row in got.queued][: len(pending)], [*made.values()])
+        self._check(
+            f"reopen {run.id} {new} {known} {how}", answer, (refusal, [] if refusal else pending, again), effect=again
+        )
+        if not refusal:
+            run.status, run.leg = "running", new
+            run.rows |= {cid: r.admit(Row()) for cid in made}
+            run.origins |= {cid: str(origin) for cid, origin in made.items()}
 
 
 def _read(control: ControlRecord) -> tuple[str, str]:
