@@ -230,9 +230,11 @@ def after_turn(state: TurnState, fn: Callable[[], Coroutine[Any, Any, Any]]) -> 
     """Run *fn* detached, outside of every turn, once the active turn (if any) has ended.
 
     For observers: a call on the Branch from inside its own finalization can only fail. What *fn* raises is logged.
-    Thread: the Branch's loop.
+    It runs in the turn's loop, also when this is called by nested work on another thread's.
     """
-    loop, context = asyncio.get_running_loop(), ctxs.outside()
+    turn = state.turn
+    loop = asyncio.get_running_loop() if turn is None or turn.scope is None else turn.loop
+    context = ctxs.outside()
 
     async def run() -> None:
         try:
@@ -243,7 +245,6 @@ def after_turn(state: TurnState, fn: Callable[[], Coroutine[Any, Any, Any]]) -> 
     def start() -> None:
         own(state.detached, loop.create_task(run(), name="lionnb-after-turn", context=context), "after_turn")
 
-    turn = state.turn
     if turn is None or turn.scope is None:
         start()
     else:

@@ -56,7 +56,7 @@ COMMANDS = (
 
 
 scripts = st.lists(st.sampled_from(COMMANDS), min_size=1, max_size=4)
-steps = st.sampled_from(("step", "step", "step", "close", "drop", "call"))
+steps = st.sampled_from(("step", "step", "step", "close", "drop", "call", "talk"))
 spins = st.integers(0, 6)
 
 
@@ -166,7 +166,7 @@ class Actor:
         self.within: list[Any] = []  # contexts of the turns its bodies are in
 
     def tell(self, command: str) -> None:
-        (self.steps if command in ("step", "close", "drop", "call") else self.inbox).append(command)
+        (self.steps if command in ("step", "close", "drop", "call", "talk") else self.inbox).append(command)
         for wake in self.wakes:
             if not wake.done():
                 wake.set_result(None)
@@ -196,8 +196,9 @@ class Actor:
                 return
             elif step == "drop":
                 self.stream = None
-            else:
-                await run_in_turn(self.site.host, invoke=self.quick, operation="consumer")
+            else:  # between two items; "talk" goes on until it is told to return
+                invoke = self.quick if step == "call" else self.body
+                await run_in_turn(self.site.host, invoke=invoke, operation="consumer")
 
     # ---- what runs inside
     async def quick(self, scope: Any) -> None:
@@ -251,7 +252,7 @@ class Machine(RuleBasedStateMachine):
             lambda _, c: self.complaints.append(f"{c.get('message')} {c.get('exception')!r}")
         )
         self.actors: list[Actor] = []
-        self.nested: list[Any] = []  # contexts of nested bodies that are running in tasks of their own
+        self.nested: list[Any] = []  # contexts of nested bodies that are running, in whatever task
         self.releases: set[asyncio.Task[Any]] = set()
         self.sites: list[Site] = []
 
@@ -269,17 +270,13 @@ class Machine(RuleBasedStateMachine):
         assert ctx.phase is Phase.ACTIVE, "work began in a turn that is over"
         assert site.host.turn_state.context is ctx, "work began in a turn that is not the active one"
         box = site.top if scope.owns_lifecycle else self.nested
-        # nested work of a task that also drives the turn is that task's own affair once the turn is over
-        own = not scope.owns_lifecycle and asyncio.current_task() not in site.host.turn_state.turn.drivers
-        if scope.owns_lifecycle or own:
-            box.append(ctx)
+        box.append(ctx)
         actor.within.append(ctx)
         try:
             yield
         finally:
             actor.within.remove(ctx)
-            if scope.owns_lifecycle or own:
-                box.remove(ctx)
+            box.remove(ctx)
 
     def site_of(self, scope: Any, actor: Actor) -> Site:
         return next((s for s in self.sites if s.host.turn_state.context is scope.context), actor.site)
