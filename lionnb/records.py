@@ -253,7 +253,8 @@ class ControlRecord(_Record):
     @property
     def text(self) -> str:
         """The message, for verb ``message``."""
-        return str(self.payload.get("text", ""))
+        text = self.payload.get("text")
+        return text if isinstance(text, str) else ""
 
 
 def fate_of(control: ControlRecord, *, run_ended: bool, leg_dead: bool) -> Fate:

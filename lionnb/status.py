@@ -44,7 +44,9 @@ def told(controls: Sequence[ControlRecord], session: SessionRecord, view: RunVie
         fate = fate_of(control, run_ended=session.terminal, leg_dead=dead)
         is_open = control.closed_at is None
         owner = leg_of(control.claim) if is_open and control.claim is not None else None
-        held = now - control.handed_over_at if owner is not None and control.handed_over_at is not None else None
+        held = (
+            max(0.0, now - control.handed_over_at) if owner is not None and control.handed_over_at is not None else None
+        )
         sentence = _sentence(control, fate, owner, view, before, now)
         found.append(Told(control, fate, chip_of(fate, control.note), sentence, owner, held))
         before += is_open
@@ -178,7 +180,7 @@ def legs_json(legs: Sequence[LegLine], now: float) -> dict[str, Any]:
                 "status": view.word,
                 "queued": queued,
                 "needs_you": needs_you,
-                "age_s": now - session.created_at,
+                "age_s": max(0.0, now - session.created_at),  # written by another machine's clock, perhaps
                 "created_at": session.created_at,
                 "created_by": session.created_by,
             }

@@ -170,7 +170,7 @@ async def test_what_another_process_withdraws_is_never_delivered(road):
 
 
 def test_a_leg_that_was_killed_is_lost_and_every_fate_is_told(ctl, book, other):  # noqa: F811
-    """kill -9: what waited never landed, what was claimed never reported back; the next steer records it."""
+    """d02: kill -9: what waited never landed, what was claimed never reported back; the next steer records it."""
     process = other()
     process.runs(book.url, id="a" * 32, name="survey")
     claimed = book.claimed()

@@ -201,9 +201,9 @@ class Ledger:
             failed, problem = future.done(), problem_of(future)
             if problem is None or not left or (cancelled is not None and not (last and failed)):
                 return Answer(future.result() if problem is None else None, problem, cancelled)
-            if failed and cancelled is None:
+            if failed and cancelled is None and not self._store.closed:
                 cancelled = await _pause(PAUSE_S * (TRIES - left))
-            if enough() or (cancelled is not None and not last):
+            if enough() or self._store.closed or (cancelled is not None and not last):
                 return Answer(None, problem, cancelled)
             if failed:
                 log.warning("the control database is asked again: %s", problem)

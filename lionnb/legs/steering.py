@@ -170,7 +170,7 @@ class Steering:
                 now=time.time(),
             )
         except LionnbError as exc:
-            self._refuse(receipt, "store", f"the steer could not be recorded: {exc}")
+            await self._look_again(core, receipt, exc)
             return
         if got.control is None:
             self._refuse(receipt, *got.refusal)
@@ -181,7 +181,24 @@ class Steering:
             receipt.control_id = record.id
             self._book.add(receipt)
             record = await core.get_control(record.id) or record  # it may have changed before this one was listening
-        receipt.admitted(record, got.position)
+        for same in (receipt, *self._book.of(record.id)):  # one of a call before, whose answer was lost, learns of it
+            if same is receipt or same.record is None:
+                same.admitted(record, got.position)
+                if self._ended:
+                    same.run_ended()
+
+    async def _look_again(self, core: Any, receipt: Receipt, failed: LionnbError) -> None:
+        """A lost answer is no lost row: whoever is told *refused* sends it again, and the agent would get it twice."""
+        try:
+            record = await core.get_control(receipt.control_id)
+        except LionnbError:
+            again = "call it again with the same key" if receipt.key is not None else "look at its table"
+            self._refuse(receipt, "store", f"whether the steer was recorded is unknown, so {again}: {failed}")
+            return
+        if record is None:
+            self._refuse(receipt, "store", f"the steer could not be recorded: {failed}")
+            return
+        receipt.admitted(record, 0)
         if self._ended:
             receipt.run_ended()
 

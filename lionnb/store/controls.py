@@ -132,6 +132,9 @@ class Controls(Leases):
         by name) closes these rows, and a crash leaves them *never reported back*. Cancelled: it still reaches its
         end, and the rows are then held by nobody who knows; so take it in a task that cannot be cancelled.
 
+        A row that carries no message, because another program wrote it past the door, is rejected in the same
+        transaction and never handed over; it holds nothing up.
+
         Args:
             session_id: The run.
             leg: The token that must own it.
@@ -142,6 +145,9 @@ class Controls(Leases):
         token = token or new_token(leg)
         rows = await tx.change(sql.CLAIM_ALL, sid=session_id, of_leg=leg, token=token, now=now)
         owned = bool(rows) or bool(await tx.rows(sql.LOCK_OWNED, sid=session_id, of_leg=leg))
+        if bad := {row.id: why for row in rows if (why := _unusable(row)) is not None}:
+            await _reject(tx, bad, token, now)
+            rows = [row for row in rows if row.id not in bad]
         return Claim(token, tuple(rows), owned)
 
     @writes
@@ -251,6 +257,25 @@ class Controls(Leases):
             return rows[0]
         row = _known(await tx.controls(sql.CONTROL, cid=control_id), control_id)
         raise ResolveRefusedError(*_why_not_resolved(row, seen))
+
+
+def _unusable(row: ControlRecord) -> str | None:
+    """Why a row cannot be delivered, in a word; ``None`` when it can."""
+    if row.verb != "message":
+        return None
+    try:
+        normalise(row.payload.get("text"))
+    except SteerRefusedError as exc:
+        return exc.reason
+    return None
+
+
+async def _reject(tx: Tx, bad: dict[str, str], token: str, now: float) -> None:
+    await tx.change(sql.GIVE_BACK_SOME, token=token, some=sorted(bad))
+    tx.changes = [row for row in tx.changes if row.id not in bad]  # outside of this transaction that never was
+    for cid, why in bad.items():
+        said = f"its payload is no message that could be delivered ({why}): another program wrote it past the door"
+        await tx.change(sql.REJECT, cid=cid, who=leg_of(token), why=said, now=now)
 
 
 async def _position(tx: Tx, row: ControlRecord) -> int:

@@ -45,6 +45,29 @@ class PlainText(sa.types.TypeDecorator[str]):
         return None if value is None else _UNSTORABLE.sub("\ufffd", value)
 
 
+class Payload(sa.types.TypeDecorator[dict[str, Any]]):
+    """A JSON object. What another program has written there instead, or what is no JSON at all, reads as an empty one.
+
+    Otherwise one such row would make every read of its run fail, for ever: the claim of what stands behind it, too.
+    """
+
+    impl = sa.JSON
+    cache_ok = True
+
+    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], Any]:
+        """Decode, and give up where there is nothing to decode."""
+        decode = super().result_processor(dialect, coltype)
+
+        def process(value: Any) -> Any:
+            try:
+                found = value if decode is None else decode(value)
+            except (ValueError, TypeError, RecursionError):
+                found = None
+            return found if isinstance(found, dict) else {}
+
+        return process
+
+
 def _listed(values: Iterable[Any]) -> str:
     return "(" + ", ".join(sorted(f"'{v.value}'" for v in values)) + ")"
 
@@ -110,7 +133,7 @@ session_controls: Final = sa.Table(
     _text("id", null=False, unique=True),
     sa.Column("session_id", PlainText, sa.ForeignKey("sessions.id"), nullable=False),
     _text("verb", null=False),
-    sa.Column("payload", sa.JSON, nullable=False),
+    sa.Column("payload", Payload, nullable=False),
     _instant("created_at", null=False),
     _text("created_by"),
     _text("key"),

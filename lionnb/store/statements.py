@@ -129,6 +129,17 @@ CLAIM_ALL: Final = _move(
 # No row: the claim holds nothing that is still delivering.
 GIVE_BACK: Final = _move(DELIVERING, PENDING, c.claim == b("token"), claim=None, handed_over_at=None)
 
+# Of one claim, some rows. No row: as for GIVE_BACK, or none of these.
+_SOME: Final[sa.BindParameter[Any]] = sa.bindparam("some", expanding=True)
+GIVE_BACK_SOME: Final = _move(
+    DELIVERING, PENDING, c.claim == b("token"), c.id.in_(_SOME), claim=None, handed_over_at=None
+)
+
+# In the transaction that gave it back, so that nobody has seen it handed over. No row: it is not pending.
+REJECT: Final = _move(
+    PENDING, ControlState.REJECTED, c.id == b("cid"), closed_at=b("now"), closed_by=b("who"), note=b("why")
+)
+
 # No row: the claim holds nothing that is still delivering (reported before, given back, or resolved by a person).
 APPLY: Final = _move(
     DELIVERING,

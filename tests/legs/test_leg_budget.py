@@ -18,6 +18,7 @@ YEAR = 365 * 24 * 3600
     "value", [math.nan, -math.inf, 0, 0.0, -1, -0.5, YEAR + 1, 1e300, 10**400], ids=lambda v: f"{v!r:.8}"
 )
 def test_seconds_that_are_no_limit_are_refused(value):
+    """h11, h13, h15, h23."""
     with pytest.raises(ValueError, match="timeout_s"):
         seconds_limit("timeout_s", value)
 
@@ -32,6 +33,7 @@ def test_what_is_no_number_of_seconds_is_refused(value):
     ("value", "limit"), [(None, None), (math.inf, None), (1, 1.0), (0.25, 0.25), (YEAR, YEAR), (np.float32(2), 2.0)]
 )
 def test_none_and_infinity_are_no_limit(value, limit):
+    """h13, h23."""
     assert seconds_limit("timeout_s", value) == limit
 
 

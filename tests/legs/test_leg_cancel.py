@@ -105,7 +105,7 @@ async def test_a_stop_between_turns_starts_no_continuation(scene):
 
 @pytest.mark.databases
 async def test_a_stop_during_the_claim_gives_the_rows_back_and_rejects_them(scene):
-    """Nobody called the Branch with them, so they never read as delivered."""
+    """d01: Nobody called the Branch with them, so they never read as delivered."""
     s = scene()
     leg = s.leg()
     await s.working()

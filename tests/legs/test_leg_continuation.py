@@ -28,7 +28,7 @@ def skeleton(n: int) -> list[str]:
 
 @given(messages)
 def test_no_message_can_forge_the_frame_or_another_message(texts):
-    """The frame's lines depend on the number of messages and on nothing else."""
+    """h07: The frame's lines depend on the number of messages and on nothing else."""
     assert frame_of(continuation_text(texts)) == skeleton(len(texts))
 
 

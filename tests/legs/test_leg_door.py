@@ -104,6 +104,7 @@ async def test_a_finished_leg_refuses_and_says_what_to_do(scene, how):
 
 
 async def test_a_leg_that_is_ending_refuses(scene):
+    """d14."""
     s = scene()
     leg = s.leg()
     await s.working()

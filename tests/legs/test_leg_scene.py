@@ -13,7 +13,7 @@ pytestmark = pytest.mark.databases
 
 
 async def test_a_steer_during_the_first_turn_lands_once_as_a_continuation(scene):
-    """ADR-0108: the steer lands as a warm continuation turn at the run's next turn boundary."""
+    """d04, d26: ADR-0108: the steer lands as a warm continuation turn at the run's next turn boundary."""
     s = scene()
     leg = s.leg()
     await s.working()

@@ -60,6 +60,7 @@ def record(tmp_path) -> tuple[list[str], list[str]]:
 
 @pytest.mark.parametrize("road", ["cli", pytest.param("api", marks=pytest.mark.slow)])
 def test_asyncio_run_ends_in_the_middle_of_a_leg(tmp_path, road):
+    """g11."""
     said = run_to_its_end("asyncio.run(start())", tmp_path, road=road)
     assert record(tmp_path) == (["cancelled"], ["rejected"]) and said == ""
 

@@ -130,7 +130,7 @@ async def test_a_driver_that_fails_unexpectedly_ends_no_agents_run(scene, caplog
 
 # ---------------------------------------------------------------------- it is slow
 async def test_a_run_that_is_slow_to_be_registered_holds_no_agent_up(scene, patience):
-    """The first turn works, and ends, before the row is there. The leg never idles; its record is written late."""
+    """d18: The first turn works, and ends, before the row is there. The leg never idles; its record is written late."""
     s = scene()
     patience.leg(0)
     start = s.store.hold("start_session")

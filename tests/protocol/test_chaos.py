@@ -36,7 +36,7 @@ def test_any_process_may_be_killed_at_any_moment(url, request, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_eight_processes_steer_eight_legs_on_one_file(tmp_path):
-    """Nothing is lost and nobody sees an error, however busy the one writer of SQLite is."""
+    """g01: Nothing is lost and nobody sees an error, however busy the one writer of SQLite is."""
     made = Round(str(tmp_path / "crowd.sqlite"), tmp_path / "books", random.Random(8))
     for what in ("steady", "steersman"):
         for _ in range(8):

@@ -55,6 +55,7 @@ async def test_each_kind_of_id_is_found_in_full_and_by_its_beginning(core, story
 
 
 async def test_a_beginning_of_two_ids_of_one_space_is_refused_and_both_are_named(core, runs):
+    """h17."""
     await runs(id="aaaa1111", run_id="20261130T101010-aaaaaa")
     await runs(id="aaaa2222", run_id="20261130T101010-bbbbbb")
     for acts in (True, False):

@@ -143,6 +143,7 @@ async def test_on_one_that_is_not_known_locks_that_hold_are_enough(tmp_path, on,
 
 
 async def test_a_network_file_system_is_named_once_with_the_ways_out(tmp_path, on, caplog):
+    """g05."""
     on("nfs4")
     with caplog.at_level(logging.WARNING):
         for _ in range(3):

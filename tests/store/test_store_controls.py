@@ -173,6 +173,7 @@ async def test_a_claim_leaves_other_runs_alone(core, story):
 
 
 async def test_an_unresolved_claim_does_not_block_what_comes_after_it(core, story):
+    """d17."""
     sid = await story.running()
     stuck = await story.claimed(sid)
     later = await story.claimed(sid)
@@ -246,7 +247,7 @@ async def test_a_second_report_changes_nothing_and_is_told_that_it_was_there_bef
 
 
 async def test_a_late_claimant_cannot_overwrite_a_resolution(core, story):
-    """S5, and ADR-0108: the holder comes back after a person has decided."""
+    """d27: S5, and ADR-0108: the holder comes back after a person has decided."""
     claim = await story.claimed(rows=2)
     resolved = await core.resolve(claim.rows[0].id, "abandoned", "ana", story.now)
     reported = await story.report(claim.token, turn_id="t-1")

@@ -15,6 +15,7 @@ BLANK = ["", " ", "\n\t \r", "\u200b", "\ufeff\u2060", "\x01\x1f\x7f", "\u00ad\u
 
 @pytest.mark.parametrize("text", BLANK, ids=ascii)
 def test_a_text_that_shows_nothing_is_refused_as_blank(text):
+    """h01."""
     with pytest.raises(SteerRefusedError) as caught:
         normalise(text)
     assert caught.value.reason == "blank"
@@ -35,6 +36,7 @@ def test_a_nul_is_refused_with_its_position():
 
 @pytest.mark.parametrize("half", ["\ud800", "\udbff", "\udc00", "\udfff"], ids=ascii)
 def test_a_lone_surrogate_is_refused_with_its_position(half):
+    """h03."""
     with pytest.raises(SteerRefusedError, match="position 2") as caught:
         normalise("ab" + half)
     assert caught.value.reason == "surrogate"
@@ -42,6 +44,7 @@ def test_a_lone_surrogate_is_refused_with_its_position(half):
 
 @pytest.mark.parametrize("letter", ["a", "é", "漢", "🙂"])
 def test_the_limit_is_in_bytes_of_utf8_and_inclusive(letter):
+    """h09."""
     width = len(letter.encode())
     full = letter * (MAX_STEER_BYTES // width)
     assert normalise(full) == full
@@ -100,6 +103,7 @@ def test_a_person_has_a_name(by):
     ids=["blank", "nul", "surrogate", "size", "type"],
 )
 async def test_every_back_end_refuses_the_same_texts_and_writes_nothing(core, story, text, reason):
+    """h03, h05."""
     sid = await story.running()
     admission = await core.admit(sid, text=text, by="ana", now=story.now)
     assert admission.control is None and admission.refusal[0] == reason

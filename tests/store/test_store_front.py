@@ -173,6 +173,7 @@ def test_a_closed_store_refuses_with_a_sentence_and_closes_again(store):
 
 
 def test_closing_ends_every_thread_also_when_the_work_does_not(tmp_path):
+    """g21."""
     before = threading.active_count()
     store = Store(tmp_path / "control.sqlite")
     entered = threading.Event()
@@ -256,6 +257,7 @@ print("both")
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_child_refuses_the_parents_store_and_can_open_its_own():
+    """g09."""
     done = python(FORKED)
     assert (done.stdout.strip(), done.stderr) == ("both", "")
 
