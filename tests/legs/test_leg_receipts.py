@@ -320,6 +320,7 @@ async def test_a_refusal_that_turns_out_to_be_a_row_is_told_as_the_row(scene):
         raise StoreError("the server does not answer: whether the last write landed is unknown")
 
     s.store.hooks["admit"] = lost_answer
+    s.store.fail("get_control", StoreError("the server does not answer"))  # nor when the row is looked for
     with pytest.raises(SteerRefusedError, match="unknown"):
         leg.steer("half sent")
     (receipt,) = leg.receipts
