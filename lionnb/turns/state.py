@@ -129,6 +129,7 @@ class TurnState:
                 self.waiters, self._entering = {}, False
                 # An asyncio.Lock stays bound to the first loop in which somebody had to wait for it.
                 self.lock, self.loop = asyncio.Lock(), loop
+                self.log.at_home(loop)
             return self.lock
 
     async def _wait(self, lock: asyncio.Lock, row: TurnRow) -> None:

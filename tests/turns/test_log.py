@@ -362,3 +362,40 @@ async def test_start_and_end_name_the_task(watch):
     await asyncio.create_task(w.branch.chat("q"), name="cell 7")
     told = {e.kind: e.data["task"] for e in w.branch.turns.events() if e.kind in ("start", "end")}
     assert told == {"start": "cell 7", "end": "cell 7"}
+
+
+async def test_what_nested_work_on_another_thread_tells_is_told_in_the_branchs_loop_in_its_order():
+    """Listeners draw views: they belong to one thread. Numbers stay one row."""
+    import threading
+
+    w, where = Watched(scripted_model("x")), []
+    stop = w.branch.turns.listen(lambda e: where.append(threading.current_thread() is threading.main_thread()))
+
+    async def adds():
+        for i in range(20):
+            w.branch.msgs.add_message(instruction=f"m{i}")
+
+    async def middle(*_, **__):
+        await asyncio.gather(*(asyncio.to_thread(asyncio.run, adds()) for _ in range(3)))
+        return "done"
+
+    await w.branch.operate(instruction="q", middle=middle, skip_validation=True)
+    stop()
+    events = w.branch.turns.events()
+    assert where and all(where)
+    assert [e.i for e in events] == list(range(len(events)))
+    assert sum(e.kind == "text" for e in events) == 60
+    assert events[-1].kind == "end" and {e.turn_id for e in events} == {events[-1].turn_id}
+
+
+async def test_a_listener_of_chunks_that_fails_wants_none_any_more():
+    w = Watched(scripted_model("one two"))
+
+    def bad(event):
+        raise ValueError("view")
+
+    stop = w.branch.turns.listen(bad, chunks=True)
+    await drain(w.branch.run("q"))
+    assert w.branch.turns.chunks_wanted == 0
+    stop()
+    assert w.branch.turns.chunks_wanted == 0
