@@ -93,6 +93,7 @@ async def open_turn(
     except BaseException as exc:
         state.log.ended(row, TurnOutcome.REFUSED, exc)
         raise
+    turn: Turn | None = None
     try:  # no await from here to the end: the lock is ours, and nobody may see it without a pointer
         chosen = model if model is not None else (resolve or host.turn_model)()
         ctx = TurnExecutionContext(uuid4(), chosen, task)
@@ -103,8 +104,12 @@ async def open_turn(
         state.begin(turn)
         state.log.started(row, str(ctx.turn_id), host.turn_model_name(chosen))
     except BaseException as exc:
-        state.forsake(lock)
-        state.log.ended(row, TurnOutcome.REFUSED, exc)
+        try:
+            if turn is not None:
+                host.turn_closing(turn)  # takes back what it had done when it opened
+        finally:
+            state.forsake(lock)
+            state.log.ended(row, TurnOutcome.REFUSED, exc)
         raise
     return turn
 

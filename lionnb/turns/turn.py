@@ -63,7 +63,10 @@ class TurnHost(Protocol):
         """The turn holds the lock; its row has no id yet, and nothing was emitted. What it raises refuses the turn."""
 
     def turn_closing(self, turn: Turn) -> None:
-        """The turn is about to become a tombstone; ``turn.state.left`` is its row when it did not complete."""
+        """The turn is about to become a tombstone; ``turn.state.left`` is its row when it did not complete.
+
+        Also of a turn that was refused when it opened.
+        """
 
     async def turn_emit_start(self, ctx: TurnExecutionContext) -> None:
         """Emit RunStart."""

@@ -399,3 +399,21 @@ async def test_a_listener_of_chunks_that_fails_wants_none_any_more():
     assert w.branch.turns.chunks_wanted == 0
     stop()
     assert w.branch.turns.chunks_wanted == 0
+
+
+async def test_a_keyboard_interrupt_when_a_turn_opens_leaves_nothing_on_its_model():
+    """The text was tapped already for whoever wants it as it comes."""
+    w = Watched(scripted_model("one two"))
+
+    def bad(event):
+        if event.kind == "start":
+            stop()
+            raise KeyboardInterrupt
+
+    stop = w.branch.turns.listen(bad, chunks=True)
+    assert isinstance(await outcome_of(w.branch.chat("q")), KeyboardInterrupt)
+    assert w.branch.mdls.chat.streaming_process_func is None
+    assert w.outcomes == ["refused"]
+    w.check()
+    assert await w.branch.chat("q") == "one two"
+    w.check("RunEnd")
