@@ -19,6 +19,7 @@ import concurrent.futures
 import logging
 import threading
 import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -187,6 +188,17 @@ class Drain:
         for cid in (*said.late, *said.lost):
             log.warning("steer %s was closed by somebody else meanwhile: this leg's report changed no outcome", cid[:8])
         return cancelled
+
+    def owed(self) -> list[Callable[[Any], Coroutine[Any, Any, object]]]:
+        """What the store has not taken when the leg is over, as work for it, in order. It is owed here no more."""
+        works: list[Callable[[Any], Coroutine[Any, Any, object]]] = []
+        for report in self._reports:
+            token, words = report.batch.token, report.words
+            works.append(lambda core, token=token, words=words: core.report(token, now=time.time(), **words))  # type: ignore[misc]
+        for token in self._returns:
+            works.append(lambda core, token=token: core.give_back(token, time.time()))  # type: ignore[misc]
+        self._reports, self._returns = [], []
+        return works
 
     async def retry(self) -> asyncio.CancelledError | None:
         """Try again, once, what the store did not take. Raises nothing; returns the cancellation it outlasted."""

@@ -15,7 +15,7 @@ import concurrent.futures
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -209,6 +209,21 @@ class Ledger:
                 log.warning("the control database is asked again: %s", problem)
                 future = self.submit(work)
                 sent(future)
+
+    def keep_trying(self, works: Sequence[Callable[[Any], Coroutine[Any, Any, Any]]]) -> None:
+        """Have *works* done, in their order and each until it does not fail, as long as the store is open.
+
+        Nobody waits for it. For a leg that is over in this process and whose last words the store did not take: its
+        process lives on, so nothing else would ever end its run.
+        """
+        left = list(works)
+
+        async def rest(core: Any) -> None:
+            while left:
+                await self._in_line(core, left[0])
+                del left[0]
+
+        self._store.keep_trying(rest)
 
     def note(self, work: Callable[[Any], Coroutine[Any, Any, Any]], what: str) -> None:
         """As `submit`, for bookkeeping that nobody waits for: a failure is logged, with *what* it was."""

@@ -513,6 +513,7 @@ class Leg:
         self._to(LegPhase.ENDING)
         cancelled = await self._drain.retry()  # 1
         cancelled = await self._run.close(ending) or cancelled  # 2
+        self._run.settle_later(ending, self._drain.owed())
         self._over(ending)  # 3
         return cancelled
 

@@ -98,6 +98,7 @@ class Run:
         self._stands: SessionRecord | None = None  # the row, once it is known not to be this leg's any more
         self._end: concurrent.futures.Future[EndResult] | None = None
         self._written: Callable[[], None] = lambda: None
+        self._settling = False  # what was owed at the end is still to be written, and to be heard
         self.ledger = Ledger(store, self._spec, registered=again is not None)
         self.registering = self.ledger.register()
         self._still_heart = store.keep_alive(self.session_id, self.token)
@@ -210,6 +211,18 @@ class Run:
             self._stands = answer.result.session
         return answer.cancelled
 
+    def settle_later(self, ending: Ending, owed: list[Callable[[Any], Coroutine[Any, Any, object]]]) -> None:
+        """Have written, when the store answers again, what it did not take: what is *owed*, and then the end."""
+
+        async def end(core: Any) -> None:
+            written: concurrent.futures.Future[EndResult] = concurrent.futures.Future()
+            written.set_result(await self._ends(ending)(core))
+            self._sent(written)
+
+        if owed or not self.recorded:
+            self._settling = True
+            self.ledger.keep_trying([*owed, end])
+
     def when_written(self, fn: Callable[[], None]) -> None:
         """Call *fn* once the end is written, by whomever; on whatever thread that is known.
 
@@ -217,8 +230,9 @@ class Run:
         """
         if self._end is None:
             fn()
-        else:
-            self._written = fn
+            return
+        self._written = fn
+        if not self._settling:
             self._end.add_done_callback(self._see_written)
 
     def _see_written(self, end: concurrent.futures.Future[EndResult]) -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ("Store", "default_store")
 
 log = logging.getLogger(__name__)
+
+AGAIN_S = 30.0  # between the tries of what must be written sometime
 T = TypeVar("T")
 Work = Callable[["StoreCore"], Coroutine[Any, Any, T]]
 
@@ -52,7 +54,7 @@ class Store:
         self._thread: LoopThread | None = None
         self._closed = False
         self._pending: set[concurrent.futures.Future[Any]] = set()
-        self._hearts: set[concurrent.futures.Future[None]] = set()
+        self._hearts: set[concurrent.futures.Future[Any]] = set()
         self._watchers = Watchers()
         self._core: StoreCore | None = None
         self._wake: Wake | None = None
@@ -161,6 +163,30 @@ class Store:
             running.cancel()
 
         return stop
+
+    def keep_trying(self, work: Work[T]) -> concurrent.futures.Future[T]:
+        """Run ``work(core)`` on the control thread every half a minute until it does not fail, or the store closes.
+
+        For what has to be written sometime although the database fails now: nothing waits for it, also not `close`.
+        From any thread; never raises. *work* must be harmless when it was done before.
+        """
+        with self._lock:
+            if self.closed:
+                never: concurrent.futures.Future[T] = concurrent.futures.Future()
+                never.cancel()
+                return never
+            trying = self._control_thread().submit(self._again_and_again(work))
+            self._hearts.add(trying)
+        trying.add_done_callback(self._hearts.discard)
+        return trying
+
+    async def _again_and_again(self, work: Work[T]) -> T:
+        while True:
+            await asyncio.sleep(AGAIN_S)
+            try:
+                return await self._run(work)
+            except StoreError as exc:
+                log.debug("the control database fails still: %s", exc)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Take no more work, let what was submitted finish (for at most *timeout_s* seconds), close the connections.

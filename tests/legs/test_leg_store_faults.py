@@ -14,6 +14,7 @@ from lionnb.legs import drain, run
 from lionnb.legs import leg as leg_module
 from lionnb.legs.states import LegPhase, TurnEnd
 from lionnb.records import Fate, RunStatus
+from lionnb.store import store as store_module
 from tests.legs.story import HookedStore, ended, heard, spend
 
 pytestmark = pytest.mark.databases
@@ -412,6 +413,39 @@ async def test_an_end_that_never_gets_through_does_not_hold_the_result_back(scen
     leg.flush(10)  # what the end of the process does: the store may answer by then
     leg.flush(10)
     assert s.run(leg).status is RunStatus.COMPLETED
+
+
+async def test_what_the_store_did_not_take_at_the_end_is_written_when_it_answers_again(scene, monkeypatch):
+    """S4: the process lives on, so the run would read running, and take steers that nobody reads, for as long."""
+    monkeypatch.setattr(store_module, "AGAIN_S", 0.0)
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    receipt = leg.steer("more")
+    await s.answer()
+    await s.working()
+    last = leg.steer("and more")
+    told, loop = asyncio.Event(), asyncio.get_running_loop()
+    down, wrote = [True], []
+
+    for name in ("report", "claim_all", "give_back", "end"):
+
+        async def fails(operation, *args, name=name, **how):
+            if down[0]:
+                raise StoreError("the server is down")
+            wrote.append(name)
+            return await operation(*args, **how)
+
+        s.store.hooks[name] = fails
+    s.answer_all()
+    await leg
+    assert (receipt.fate, last.fate) == (Fate.NEVER_REPORTED, Fate.NEVER_LANDED)
+    assert s.run(leg).status is RunStatus.RUNNING and s.states(leg) == ["delivering", "pending"]
+    s.store.watch(leg.session_id, lambda row: row.state == "rejected" and loop.call_soon_threadsafe(told.set))
+    down[0] = False
+    await told.wait()
+    assert s.run(leg).status is RunStatus.COMPLETED and s.states(leg) == ["applied", "rejected"]
+    assert (receipt.fate, last.fate) == (Fate.APPLIED, Fate.REJECTED) and wrote.index("report") < wrote.index("end")
 
 
 async def test_a_receipt_hears_of_an_end_that_lands_late(scene, patience):
