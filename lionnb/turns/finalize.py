@@ -312,7 +312,7 @@ async def close_quietly(agen: Any) -> BaseException | None:
 async def release(turn: Turn, grace_s: float) -> bool:
     """Let go of a turn that cannot end: close its suspended stream, or cut each finalization step that hangs.
 
-    A person's act (DESIGN T5). Each thing that is cancelled gets *grace_s* seconds; what refuses is left behind, named
+    A person's act. Each thing that is cancelled gets *grace_s* seconds; what refuses is left behind, named
     in the log. ``False``, and nothing is done, while the turn's operation is still at work: cancel its task instead.
     """
     if turn.scope is None:
