@@ -1,4 +1,4 @@
-"""Event loops: a Branch goes from one to the next, never into two at once (DESIGN section 4, Loops and threads)."""
+"""Event loops: a Branch goes from one to the next, never into two at once."""
 
 from __future__ import annotations
 
