@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from lionnb.store.store import Store
     from lionnb.turns.log import TurnRow
 
-__all__ = ("SAYS_S", "Lag", "blocked", "is_timeout")
+__all__ = ("SAYS_S", "SHOWS_S", "Lag", "blocked", "is_timeout")
 
 log = logging.getLogger(__name__)
 
-SAYS_S = 5.0  # a shorter standstill is counted, and not worth a line
+SHOWS_S = 5.0  # what a view shows while it lasts
+SAYS_S = 10.0  # what is worth a line afterwards: the first import of a large library is not
 
 OnStanding = Callable[[float, str], None]
 
@@ -83,7 +84,7 @@ class Lag:
     # ------------------------------------------------------------------ what the watch says
     def stands(self, seconds: float, cause: str) -> None:
         """On the control thread: tell the views, for the loop cannot."""
-        if (mine := self._mine(seconds)) < SAYS_S:
+        if (mine := self._mine(seconds)) < SHOWS_S:
             return
         for fn in tuple(self._listeners):
             try:

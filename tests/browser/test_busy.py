@@ -22,7 +22,12 @@ def hold(tmp_path) -> Hold:
 
 def busy_notebook(notebook, cell: str) -> tuple:
     """A live leg, and a cell that keeps the kernel busy until it is let go."""
-    nb = notebook(SETUP, f"{START}\nleg", f"print('busy', flush=True)\n{cell}", "gate.open()\nresult = await leg")
+    nb = notebook(
+        f"{SETUP}\nfrom lionnb.legs import lag\nlag.SAYS_S = 1",
+        f"{START}\nleg",
+        f"print('busy', flush=True)\n{cell}",
+        "gate.open()\nresult = await leg",
+    )
     nb.run_cell(0)
     nb.run_cell(1)
     view = ViewOnPage(nb, 1)

@@ -9,7 +9,8 @@ from tests.cells import START
 # What is measured here lasts for moments only.
 QUICK = """
 from lionnb.legs import lag, standstill
-lag.SAYS_S, standstill.TICK_S, standstill.COUNTS_S = 0.2, 0.05, 0.1
+lag.SHOWS_S = lag.SAYS_S = 0.2
+standstill.TICK_S, standstill.COUNTS_S = 0.05, 0.1
 """
 
 
@@ -31,6 +32,21 @@ def test_the_view_says_it_while_a_cell_computes_and_the_record_afterwards(kernel
         "[float(x) for f in (lionnb.frames.turns(leg), lionnb.frames.legs(leg)) for x in f.starved_s]"
     )
     assert starved[0] == starved[1] >= said["s"] - 0.1
+
+
+def test_a_tool_that_blocks_is_not_said_to_be_a_cell(kernel, hold) -> None:
+    """Also while a cell awaits the leg."""
+    kernel.run(
+        f"{QUICK}async def middle(branch, *args, **kwargs):\n    await gate.wait()\n    {hold.blocks}\n    return 1"
+    )
+    kernel.run(f"{START[:-1]}, middle=middle)\nleg")
+    kernel.run("await gate.reached()")
+    cell = kernel.begin("gate.open()\nawait leg")
+    said = kernel.until(lambda: kernel.view.starved, "the word of the control thread")[-1]
+    assert said["by"] == "a tool or provider of a leg"
+    hold.let_go()
+    kernel.wait(cell)
+    assert cell.error is None
 
 
 def test_a_timeout_in_such_a_window_says_so(kernel, hold) -> None:

@@ -21,6 +21,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured is small here, and counts all the same."""
     monkeypatch.setattr(standstill, "TICK_S", 0.01)
     monkeypatch.setattr(standstill, "COUNTS_S", 0.0)
+    monkeypatch.setattr(lag, "SHOWS_S", 0.0)
     monkeypatch.setattr(lag, "SAYS_S", 0.0)
 
 
@@ -52,6 +53,18 @@ async def test_a_cell_that_computes_is_told_while_it_lasts_and_counted_after(sce
     assert said and all(x.startswith("starved ") for x in said)
     assert s.stored_turns(leg)[0].starved_s == turn.starved_s
     assert list(lionnb.frames.turns(leg)["starved_s"]) == [turn.starved_s]
+
+
+async def test_what_is_short_is_counted_and_not_worth_a_line(scene, monkeypatch):
+    """A notebook that imports a large library must read the same when it is run again."""
+    monkeypatch.setattr(lag, "SAYS_S", 60.0)
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    compute(leg)
+    s.answer_all()
+    assert (await leg).turns[0].starved_s > 0
+    assert not [e for e in leg.feed.events() if e.kind == "warning"]
 
 
 async def test_it_is_the_turns_in_which_it_happened_and_the_legs_is_their_sum(scene):

@@ -10,9 +10,10 @@ import lionnb
 from lionnb.errors import LionnbError, SettleTimeoutError, TurnDeadlockError
 from lionnb.legs import start_leg
 from lionnb.legs.settling import _doing
-from lionnb.records import RunStatus
+from lionnb.records import Fate, RunStatus
 from lionnb.store import Store
-from tests.legs.story import phase
+from lionnb.testing import cancel_at_every_step, scripted_model
+from tests.legs.story import HookedStore, phase
 
 
 async def test_it_waits_for_every_leg_and_every_receipt(scene):
@@ -122,6 +123,35 @@ async def test_cancelled_it_leaves_the_legs_alone(scene):
     assert leg.live
     s.answer_all()
     await leg
+
+
+class Settling:
+    """A leg with a plan, and somebody who waits for all of it."""
+
+    def __init__(self):
+        self.store = store = HookedStore(":memory:")  # its own: settle looks at every leg of a store
+        self.leg = start_leg(lionnb.Branch(chat_model=scripted_model(["one", "two"])), "Survey X", store=store)
+        self.receipt = self.leg.steer_after(1, "more")
+
+    async def run(self):
+        return await lionnb.settle(60, store=self.store)
+
+    async def check(self, outcome):
+        """Whoever is cancelled is the one who waits: the leg comes to its own end."""
+        await asyncio.wait((self.leg.task,))
+        assert self.leg.status is RunStatus.COMPLETED and len(self.leg.turns) == 2
+        assert (await self.receipt).fate is Fate.APPLIED
+        assert outcome.cancelled or self.leg in outcome.value
+
+    async def aclose(self):
+        await asyncio.to_thread(self.store.close)
+
+
+def test_cancelled_at_every_step_it_touches_nothing():
+    async def life():
+        return Settling()
+
+    assert cancel_at_every_step(life, stride=3) > 10
 
 
 async def test_called_again_it_returns_at_once(scene):
