@@ -209,10 +209,11 @@ class Controls(Leases):
             ResolveRefusedError: ``by`` (no name), ``unknown``, ``claimed`` (it was handed over), ``closed``. Unchanged.
         """
         who = person(by, "withdrawing a control")
+        await _known(tx, control_id)
         for _ in range(_ROUNDS):
             if rows := await tx.change(sql.WITHDRAW, cid=control_id, who=who, why=note, now=now):
                 return rows[0]
-            row = _known(await tx.controls(sql.CONTROL, cid=control_id), control_id)
+            row = await _known(tx, control_id)
             if row.state is not ControlState.PENDING:
                 raise ResolveRefusedError(*_why_not_withdrawn(row))
         raise StoreError(_BUSY)
@@ -247,15 +248,14 @@ class Controls(Leases):
         who = person(by, "resolving a control")
         if claim is not None and (not isinstance(claim, str) or not claim.strip()):
             raise ResolveRefusedError("claim", "the claim is what the row said under `claim`: nothing was changed.")
-        seen = claim
+        seen, row = claim, await _known(tx, control_id)
         if seen is None:
-            row = _known(await tx.controls(sql.CONTROL, cid=control_id), control_id)
             if row.state is not ControlState.DELIVERING or row.claim is None:
                 raise ResolveRefusedError(*_why_not_resolved(row, None))
             seen = row.claim
         if rows := await tx.change(sql.RESOLVE, cid=control_id, seen=seen, as_what=outcome, who=who, now=now):
             return rows[0]
-        row = _known(await tx.controls(sql.CONTROL, cid=control_id), control_id)
+        row = await _known(tx, control_id)
         raise ResolveRefusedError(*_why_not_resolved(row, seen))
 
 
@@ -301,9 +301,12 @@ async def _why_not_admitted(tx: Tx, binds: dict[str, Any]) -> Admission | None:
     return None if refusal is None else Admission(None, refusal)
 
 
-def _known(rows: list[ControlRecord], control_id: str) -> ControlRecord:
+async def _known(tx: Tx, control_id: object) -> ControlRecord:
+    """The row that a person means; what is no string is the id of none."""
+    rows = await tx.controls(sql.CONTROL, cid=control_id) if isinstance(control_id, str) else []
     if not rows:
-        raise ResolveRefusedError("unknown", f"no control here has the id {control_id!r}: nothing was changed.")
+        given = repr(control_id)[:100]
+        raise ResolveRefusedError("unknown", f"no control here has the id {given}: nothing was changed.")
     return rows[0]
 
 

@@ -372,6 +372,17 @@ async def test_acting_on_an_unknown_control_is_refused(core, story):
         assert caught.value.reason == "unknown"
 
 
+@pytest.mark.parametrize("odd", [5, None, b"x", False, "", "\0", "\ud83d", "x" * 10**6], ids=lambda v: repr(v)[:12])
+async def test_what_can_be_no_id_is_the_id_of_no_control(core, story, odd):
+    """h19: and widens no act to another row; nor does a refusal repeat a megabyte."""
+    held = (await story.claimed()).rows[0]
+    for act in (core.withdraw(odd, "ana", story.now), core.resolve(odd, "applied", "ana", story.now)):
+        with pytest.raises(ResolveRefusedError) as caught:
+            await act
+        assert caught.value.reason == "unknown" and len(str(caught.value)) < 250
+    assert await story.row(held) == held
+
+
 # --- reading ----------------------------------------------------------------------------------------------------
 
 
