@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Literal
 
 from lionnb.errors import ResolveRefusedError, StoreError
+from lionnb.legs.registry import legs
 from lionnb.records import ControlRecord
 from lionnb.store.store import Store, default_store
 from lionnb.turns import context as ctxs
@@ -93,4 +94,6 @@ def withdraw(control_id: str, *, by: str, store: Store | None = None) -> Control
         StoreError: The database failed.
     """
     _outside_of_turns("withdrawing a control")
+    for receipt in (receipt for leg in legs() for receipt in leg.receipts if receipt.control_id == control_id):
+        receipt.wait_for_answer(ANSWER_WITHIN_S)  # sent in the line before, on a slow disk: its row comes first
     return _ask(store, lambda core: core.withdraw(control_id, by, time.time()))

@@ -189,6 +189,11 @@ class Receipt:
         """Call *fn* once the store has answered, with a row or a refusal; at once, if it has. On whatever thread."""
         self._recorded.add_done_callback(lambda _: fn())
 
+    def wait_for_answer(self, timeout_s: float) -> None:
+        """Block until the store has answered; one that is not sent yet is not waited for. Not on the control thread."""
+        if self._waits is None:
+            concurrent.futures.wait((self._recorded,), timeout=timeout_s)
+
     def _resolve(self, future: concurrent.futures.Future[Any], value: Any) -> None:
         with self._lock:  # main loop and control thread may both be the first
             first = future.set_running_or_notify_cancel() if not future.running() and not future.done() else False
