@@ -164,12 +164,29 @@ async def test_a_report_that_loses_against_a_resolution_is_late(two):
     claim = await story.claimed()
     cid = claim.rows[0].id
     async with holding(first) as tx:
-        assert await tx.change(sql.RESOLVE, cid=cid, as_what="abandoned", who="ana", now=9.0)
+        assert await tx.change(sql.RESOLVE, cid=cid, seen=claim.token, as_what="abandoned", who="ana", now=9.0)
         report = asyncio.create_task(
             second.report(claim.token, turn_id="t-1", turn_outcome="completed", in_history=True, now=9.0)
         )
         await until_blocked(first, report)
     assert (await report).late == (cid,) and (await story.row(cid)).state is S.RESOLVED
+
+
+@pytest.mark.parametrize("bound", [True, False], ids=["with the claim", "without"])
+async def test_a_resolution_that_loses_against_a_new_hand_over_closes_nothing(two, bound):
+    """V4: given back and handed over anew between what was read and the write: by the person, or by the call itself."""
+    first, second, story = two
+    claim = await story.claimed()
+    (row,) = claim.rows
+    async with holding(first) as tx:
+        assert await tx.change(sql.GIVE_BACK, token=claim.token)
+        taken = await tx.change(sql.CLAIM_ALL, sid=row.session_id, of_leg="leg-1", token="leg-1:b", now=9.0)
+        how = {"claim": claim.token} if bound else {}
+        resolve = asyncio.create_task(second.resolve(row.id, "abandoned", "ana", 9.0, **how))
+        await until_blocked(first, resolve)
+    with pytest.raises(Exception, match="handed over anew"):
+        await resolve
+    assert await story.row(row) == taken[0]
 
 
 async def test_a_withdrawal_that_loses_against_the_claim_is_refused(two):
