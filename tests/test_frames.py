@@ -103,6 +103,15 @@ async def test_a_person_withdraws_and_resolves_by_name_and_a_turn_cannot(road, m
     assert frames.controls(leg)["fate"].tolist() == ["applied", "withdrawn"] and refused == ["turn"]
 
 
+async def test_a_steer_is_withdrawn_in_the_next_line(road, monkeypatch):
+    """On a slow disk its row is still on its way; the first use of the store is slow enough."""
+    monkeypatch.setattr(steering, "RECORDED_WITHIN_S", 0.0)
+    leg = lionnb.start_leg(lionnb.Branch(chat_model=road.model("one")), "Survey X")
+    receipt = leg.steer("no, wait")
+    assert lionnb.withdraw(receipt.control_id, by="Ada").closed_by == "Ada"
+    assert len((await leg).turns) == 1
+
+
 def registered(*runs: SessionSpec) -> None:
     """Runs in the default store, as other processes would have left them."""
     for spec in runs:
