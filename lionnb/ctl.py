@@ -379,7 +379,7 @@ def purge(
     before: Annotated[str, typer.Option(metavar="AGE|DATE", help="30d, 12h, 2w, or a date in UTC.")],
     db: Db = None,
 ) -> None:
-    """Remove runs that ended before then, with their controls, turns and signals; running ones never.
+    """Remove runs that ended before then, with their controls, turns, signals and histories; running ones never.
 
     A run where a claimed control waits for a person is kept.
     """

@@ -23,7 +23,7 @@ _UNLISTED = frozenset(
 )
 _OWN = frozenset(
     {"name", "timeout_s", "max_turns", "max_tokens", "on_existing", "store", "by", "heartbeat_s", "op"}
-    | {"resume_on_timeout", "resend", "anyway"}
+    | {"resume_on_timeout", "resend", "anyway", "snapshot"}
 )
 _LIKE = 0.8
 

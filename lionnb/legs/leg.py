@@ -34,6 +34,7 @@ from lionnb.legs.receipt import Outlook, Receipt
 from lionnb.legs.result import LegResult, LegTurn
 from lionnb.legs.run import TAKEN, Ending, Run
 from lionnb.legs.scripted import Plans
+from lionnb.legs.snapshot import snapshot_of
 from lionnb.legs.states import FOLLOWS, LegPhase, TurnEnd, step
 from lionnb.legs.steering import Steering
 from lionnb.legs.turn import Operation, TurnRun, prompt
@@ -73,6 +74,7 @@ class Leg:
         again: SessionRecord | None = None,
         receipts: Iterable[Receipt] = (),
         resume_on_timeout: bool = False,
+        snapshot: bool = True,
     ) -> None:
         self.branch, self.instruction, self.name, self.op, self.by = branch, instruction, name, op, by
         self.arguments = arguments
@@ -88,6 +90,8 @@ class Leg:
         self._turns: list[LegTurn] = []
         self._calls = 0  # turns that called the Branch
         self._along, self._goes_on = again is not None, resume_on_timeout
+        # Where no later kernel could read it none is kept.
+        self.snapshot = snapshot and store.location.kind != "memory"
         self._otherwise: str | None = None  # what the next turn asks if it finds nothing to carry
         self._turn: TurnRun | None = None
         self._behind: str | None = None  # what its turn waits for, before it holds the Branch
@@ -416,9 +420,14 @@ class Leg:
         if (problem := problem_of(self._run.registering)) is not None:
             log.warning("leg %s runs, but cannot be steered: %s", self.run_id, problem)
             self.feed.event("warning", None, text=f"this leg cannot be steered: {problem}")
+        self._keep()
         if self.heartbeat_s is not None:
             self._beat = self.loop.call_later(self.heartbeat_s, self._on_beat)
         self._to(LegPhase.BETWEEN)
+
+    def _keep(self) -> None:
+        if self.snapshot:
+            self._run.keep(snapshot_of(self.branch))
 
     async def _work(self) -> Ending:
         """Turn after turn, until something says how the leg ends."""
@@ -498,6 +507,7 @@ class Leg:
         self._calls += turn.called
         if turn.row is not None:
             self._run.record_turn(turn.row.record())
+            self._keep()
         self._to(LegPhase.BETWEEN)
         if cancelled is not None:
             raise cancelled

@@ -60,6 +60,7 @@ def start_leg(
     by: str | None = None,
     heartbeat_s: float | None = HEARTBEAT_S,
     resume_on_timeout: bool = False,
+    snapshot: bool = True,
     **arguments: Any,
 ) -> Leg:
     """Start a background run on *branch* and return at once.
@@ -83,6 +84,8 @@ def start_leg(
         heartbeat_s: Seconds between its heartbeats; ``None`` switches them off.
         resume_on_timeout: At its deadline the leg goes on, once, with a budget of the same size, and nothing that is
             pending is rejected.
+        snapshot: The store keeps the Branch's history as it was at the end of the last turn, so that `lionnb.resume`
+            can go on in a later kernel.
         **arguments: The operation's own, passed to every turn of the leg (``clear_messages`` to the first only).
 
     Raises:
@@ -126,6 +129,7 @@ def start_leg(
             heartbeat_s=beat,
             after=after,
             resume_on_timeout=resume_on_timeout,
+            snapshot=snapshot,
         )
 
     leg, existing = enter(branch, name, make, on_existing)

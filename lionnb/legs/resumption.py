@@ -25,6 +25,7 @@ from lionnb.legs.drain import STORE_LIMIT_S, Handoff
 from lionnb.legs.leg import HEARTBEAT_S, Leg
 from lionnb.legs.registry import check_resume_on_timeout, enter, legs, refuse_second
 from lionnb.legs.run import new_leg
+from lionnb.legs.snapshot import restored
 from lionnb.legs.turn import FIRST_ONLY
 from lionnb.records import RunStatus, SessionRecord, SessionSpec
 from lionnb.store.address import Space
@@ -50,12 +51,14 @@ def resume(
     instruction: Any = None,
     *,
     branch: Branch | None = None,
+    chat_model: Any = None,
     op: str = "operate",
     resend: bool = True,
     timeout_s: SecondsOrSame = "same",
     max_turns: int | None = None,
     max_tokens: int | None = None,
     resume_on_timeout: bool = False,
+    snapshot: bool = True,
     anyway: bool = False,
     store: Store | None = None,
     by: str | None = None,
@@ -72,13 +75,16 @@ def resume(
         run: The run: its id, or the beginning of it as far as its ``T``.
         instruction: What the first turn is asked; what is queued goes along with it. ``None``: the first turn carries
             what is queued.
-        branch: The Branch to go on with; needed when its leg was not of this kernel, where the history is.
+        branch: The Branch to go on with. Without one it is the leg's own, where that was of this kernel; else a new one
+            with the history that was kept at the end of the run's last turn, on *chat_model*.
+        chat_model: The model of that new Branch; with a Branch, as in `start_leg`.
         op: As in `start_leg`.
         resend: Send again what was rejected.
         timeout_s: As in `start_leg`; ``"same"`` is as much as the run had, counted anew.
         max_turns: As in `start_leg`.
         max_tokens: As in `start_leg`.
         resume_on_timeout: As in `start_leg`.
+        snapshot: As in `start_leg`.
         anyway: Take it also from a leg on another host that has been silent for longer than its lease; needs *by*. If
             you are wrong, that leg can deliver nothing any more.
         store: Where it is recorded; the default store of this process.
@@ -108,8 +114,11 @@ def resume(
     store = store if store is not None else default_store()
     session = _find(store, run)
     mine = [leg for leg in legs() if leg.session_id == session.id]
-    if branch is None:
-        branch = _branch_of(session, mine)
+    if branch is None and not mine:
+        branch = _rebuilt(store, session, chat_model, arguments.get("tools"))
+    elif chat_model is not None:
+        arguments["chat_model"] = chat_model
+    branch = mine[-1].branch if branch is None else branch
     return _go_on(
         wrap(branch),
         instruction,
@@ -123,6 +132,7 @@ def resume(
         before=mine,
         resend=resend,
         resume_on_timeout=resume_on_timeout,
+        snapshot=snapshot,
         anyway=anyway,
     )
 
@@ -160,6 +170,7 @@ def resume_leg(
         before=[leg],
         resend=resend,
         resume_on_timeout=resume_on_timeout,
+        snapshot=leg.snapshot,
         anyway=False,
     )
 
@@ -178,6 +189,7 @@ def _go_on(
     before: Iterable[Leg],
     resend: bool,
     resume_on_timeout: bool,
+    snapshot: bool,
     anyway: bool,
 ) -> Leg:
     """Take the run, and make its leg; *before* are the legs that this kernel had on it."""
@@ -209,6 +221,7 @@ def _go_on(
             again=taken,
             receipts=[receipt for leg in ended for receipt in leg.receipts],
             resume_on_timeout=resume_on_timeout,
+            snapshot=snapshot,
         )
 
     try:
@@ -319,11 +332,19 @@ def _need_name(by: str | None) -> None:
         raise ResumeRefusedError(exc.reason, str(exc)) from None
 
 
-def _branch_of(session: SessionRecord, mine: list[Leg]) -> Branch:
-    if mine:
-        return mine[-1].branch
-    raise ResumeRefusedError(
-        "history",
-        f"the history of run {session.run_id} is not in this kernel: give the Branch to go on with, as "
-        f'lionnb.resume("{session.run_id}", …, branch=branch). Nothing was changed.',
-    )
+def _rebuilt(store: Store, session: SessionRecord, chat_model: Any, tools: Any) -> Branch:
+    run = session.run_id
+    history = _ask(store, lambda core: core.get_snapshot(session.id))
+    if history is None:
+        raise ResumeRefusedError(
+            "history",
+            f"no history of run {run} was kept, and it is not of this kernel: give the Branch to go on with, as "
+            f'lionnb.resume("{run}", …, branch=branch). Nothing was changed.',
+        )
+    if chat_model is None:
+        raise ResumeRefusedError(
+            "history",
+            f"the history of run {run} was kept, and no model can be: give one, as "
+            f'lionnb.resume("{run}", …, chat_model=model). Nothing was changed.',
+        )
+    return restored(history, chat_model=chat_model, tools=tools if isinstance(tools, list | tuple) else ())

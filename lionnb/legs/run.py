@@ -141,6 +141,13 @@ class Run:
             log.warning("the new deadline of leg %s could not be recorded: %s", self.run_id, answer.problem)
         return answer.problem is not None or bool(answer.result)
 
+    def keep(self, history: str | None) -> None:
+        """Write what the run would go on with in a later kernel; nobody waits for it. ``None`` writes nothing."""
+        if history is not None:
+            self.ledger.note(
+                lambda core: core.put_snapshot(self.session_id, self.token, history, time.time()), "the leg's history"
+            )
+
     def record_turn(self, record: TurnRecord) -> None:
         """Write a turn; nobody waits for it."""
         self.ledger.note(lambda core: core.put_turn(record, time.time()), "a turn of the leg")

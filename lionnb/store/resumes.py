@@ -19,7 +19,7 @@ from lionnb.store.controls import Controls
 from lionnb.store.gate import CONSUMERS, refuse_resume
 from lionnb.store.results import Reopened
 from lionnb.store.runs import take_run
-from lionnb.store.transact import Tx, writes
+from lionnb.store.transact import Tx, reads, writes
 
 __all__ = ("Resumes",)
 
@@ -70,6 +70,19 @@ class Resumes(Controls):
                 await _send_again(tx, control, now)
         queued = [row for row in await tx.controls(sql.OPEN_OF, sid=spec.id) if row.state is ControlState.PENDING]
         return Reopened(session, queued=tuple(queued))
+
+    @writes
+    async def put_snapshot(self, tx: Tx, session_id: str, leg: str, history: str, now: float) -> bool:
+        """Keep the history that a run would go on with, instead of the one before; by the leg that owns the run only.
+
+        ``False`` when the run is not running or not this leg's any more: nothing was written.
+        """
+        return bool(await tx.rows(sql.PUT_SNAPSHOT, sid=session_id, of_leg=leg, text=history, now=now))
+
+    @reads
+    async def get_snapshot(self, tx: Tx, session_id: str) -> str | None:
+        """The newest history of a run; ``None`` when none was kept."""
+        return next(iter(await tx.scalars(sql.SNAPSHOT, sid=session_id)), None)
 
     async def tell_open(self, session_id: str) -> None:
         """Tell the watchers what is open in a run, in its place among the other tellings; writes nothing."""

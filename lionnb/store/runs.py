@@ -149,7 +149,7 @@ class Runs(Transactions):
 
     @writes
     async def purge(self, tx: Tx, before: float, now: float) -> Purged:
-        """Remove runs that ended before an instant, with their controls, turns and signals; running ones never.
+        """Remove runs that ended before an instant, and all that belongs to them; running ones never.
 
         A run with a claimed row that nobody resolved is kept and counted: it is a question to a person.
 
@@ -165,6 +165,7 @@ class Runs(Transactions):
             gone["controls"] += len(await tx.rows(sql.PURGE_CONTROLS, doomed=some))
             gone["signals"] += len(await tx.rows(sql.PURGE_SIGNALS, doomed=some))
             gone["turns"] += len(await tx.rows(sql.PURGE_TURNS, doomed=some))
+            await tx.rows(sql.PURGE_SNAPSHOTS, doomed=some)
             gone["sessions"] += len(await tx.rows(sql.PURGE_SESSIONS, doomed=some))
         gone["turns"] += len(await tx.rows(sql.PURGE_LOOSE_TURNS, before=limit))
         gone["signals"] += len(await tx.rows(sql.PURGE_LOOSE_SIGNALS, before=limit))

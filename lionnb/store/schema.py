@@ -16,16 +16,30 @@ import sqlalchemy as sa
 from lionnb.records import ControlState, RunStatus
 from lionnb.store.states import OPEN, UNCLAIMED
 
-__all__ = ("MIGRATIONS", "SCHEMA_VERSION", "meta", "metadata", "session_controls", "sessions", "signals", "turns")
+__all__ = (
+    "MIGRATIONS",
+    "SCHEMA_VERSION",
+    "meta",
+    "metadata",
+    "session_controls",
+    "sessions",
+    "signals",
+    "snapshots",
+    "turns",
+)
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 
 def _with_starved(x: sa.Connection) -> None:
     x.execute(sa.text("ALTER TABLE turns ADD COLUMN starved_s DOUBLE PRECISION"))
 
 
-MIGRATIONS: Final[Mapping[int, Callable[[sa.Connection], None]]] = {1: _with_starved}
+def _with_snapshots(x: sa.Connection) -> None:
+    snapshots.create(x, checkfirst=True)
+
+
+MIGRATIONS: Final[Mapping[int, Callable[[sa.Connection], None]]] = {1: _with_starved, 2: _with_snapshots}
 """From version *n* to *n + 1*, each run once, all in the transaction that also writes the new version."""
 
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
@@ -164,6 +178,14 @@ session_controls: Final = sa.Table(
     sa.Index("controls_of_session", "session_id", "seq"),
     sa.Index("controls_by_claim", "claim"),
     sqlite_autoincrement=True,
+)
+
+snapshots: Final = sa.Table(
+    "snapshots",
+    metadata,
+    sa.Column("session_id", PlainText, sa.ForeignKey("sessions.id"), primary_key=True),  # one a run, the newest
+    _instant("at", null=False),
+    _text("history", null=False),
 )
 
 turns: Final = sa.Table(

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from lionnb.records import ControlState, RunStatus
-from lionnb.store.schema import PlainText, meta, session_controls, sessions, signals, turns
+from lionnb.store.schema import PlainText, meta, session_controls, sessions, signals, snapshots, turns
 from lionnb.store.states import OPEN, step
 
 Statement = sa.Executable | Mapping[str, sa.Executable]
@@ -362,6 +362,25 @@ PUT_SIGNAL: Final = sa.insert(signals)
 # No row: there are no signals.
 SIGNALS: Final = sa.select(*SIGNAL_FIELDS).order_by(signals.c.seq)
 
+# ---- what a later kernel goes on with
+
+
+def _upsert_snapshot(insert: Any) -> Any:
+    of_owner = sa.select(s.id, typed("now", sa.Double), typed("text")).where(
+        s.id == b("sid"), s.leg == b("of_leg"), s.status == RUNNING
+    )
+    new = insert(snapshots).from_select(["session_id", "at", "history"], of_owner)
+    return new.on_conflict_do_update(
+        index_elements=[snapshots.c.session_id], set_={"at": new.excluded.at, "history": new.excluded.history}
+    ).returning(snapshots.c.session_id)
+
+
+# No row: the run has ended, or is another leg's, whose history it is then.
+PUT_SNAPSHOT: Final = _by_dialect(_upsert_snapshot)
+
+# No row: none was kept.
+SNAPSHOT: Final = sa.select(snapshots.c.history).where(snapshots.c.session_id == b("sid"))
+
 # ---- purge
 
 _unresolved: Final = sa.exists().where(c.session_id == s.id, c.state == DELIVERING.value)
@@ -377,6 +396,9 @@ _DOOMED: Final[sa.BindParameter[Any]] = sa.bindparam("doomed", expanding=True)
 PURGE_CONTROLS: Final = sa.delete(session_controls).where(c.session_id.in_(_DOOMED)).returning(c.id)
 PURGE_SIGNALS: Final = sa.delete(signals).where(signals.c.session_id.in_(_DOOMED)).returning(signals.c.seq)
 PURGE_TURNS: Final = sa.delete(turns).where(t.session_id.in_(_DOOMED)).returning(t.seq)
+PURGE_SNAPSHOTS: Final = (
+    sa.delete(snapshots).where(snapshots.c.session_id.in_(_DOOMED)).returning(snapshots.c.session_id)
+)
 PURGE_SESSIONS: Final = sa.delete(sessions).where(s.id.in_(_DOOMED)).returning(s.id)
 
 # Turns and signals outside of any run, by their own age. No row: there were none.

@@ -413,13 +413,14 @@ loop = asyncio.new_event_loop()
 gate = Gate()
 
 def branch(*replies):
-    return lionnb.Branch(chat_model=scripted_model(list(replies), gate=gate))
+    model = scripted_model(list(replies), gate=gate)
+    return lionnb.Branch(chat_model=model, name="ada", system="You read papers.")
 
-def begins(*texts):
+def begins(*texts, **how):
     global leg
     async def main():
         global leg
-        leg = lionnb.start_leg(branch("one", "two"), "Survey X", name="survey", timeout_s=600, by="ana")
+        leg = lionnb.start_leg(branch("one", "two"), "Survey X", name="survey", timeout_s=600, by="ana", **how)
         await gate.reached()
         for text in texts:
             leg.steer(text)
@@ -442,6 +443,18 @@ def resumes(run, *how):
 def ends():
     gate.open()
     return loop.run_until_complete(leg.result()).status.value
+
+def goes_on(run):
+    global leg
+    async def main():
+        global leg
+        leg = lionnb.resume(run, "and then", chat_model=branch("three").chat_model, by="ben")
+        await gate.reached()
+    try:
+        loop.run_until_complete(main())
+    except lionnb.errors.ResumeRefusedError as exc:
+        return str(exc)
+    return [leg.branch.name, leg.branch.system is not None, len(leg.branch.messages), str(leg.branch.id)]
 
 def rows(run):
     session = loop.run_until_complete(leg.store.run(lambda core: core.find(run, acts=False))).session
@@ -515,3 +528,27 @@ def test_a_live_leg_elsewhere_keeps_its_run(kernels):
     reason, sentence = second.do(f"resumes({run!r}, 'mine now')")
     assert reason == "live" and f"pid {first.pid}" in sentence
     assert first.do("ends()") == "completed"
+
+
+def test_a_later_kernel_goes_on_with_the_history_that_was_kept(kernels):
+    """Killed in its second turn, the run goes on after its first one; the model is given, never kept."""
+    first = kernels()
+    run = first.do("begins('more')")
+    first.do("gate.open(); gate.close()")
+    first.do("loop.run_until_complete(gate.left())")
+    first.do("loop.run_until_complete(gate.reached())")
+    first.do("loop.run_until_complete(leg.store.run(lambda core: core.get_snapshot(leg.session_id)))")
+    branch = first.do("str(leg.branch.id)")
+    first.kill()
+    second = kernels()
+    name, has_system, messages, same = second.do(f"goes_on({run!r})")
+    assert (name, has_system, messages, same) == ("ada", True, 3 + 1, branch)
+    assert second.do("ends()") == "completed"
+
+
+def test_a_run_that_kept_no_history_says_what_to_give(kernels):
+    first = kernels()
+    run = first.do("begins(snapshot=False)")
+    first.kill()
+    said = kernels().do(f"goes_on({run!r})")
+    assert "no history" in said and "branch=branch" in said

@@ -6,6 +6,7 @@ import asyncio
 import os
 
 import pytest
+import sqlalchemy as sa
 
 from lionnb.records import ControlState, RunStatus
 from lionnb.store import locate
@@ -171,3 +172,35 @@ async def test_of_two_that_want_a_run_one_gets_it_and_the_other_is_told_whose_it
         assert await tx.rows(sql.RESUME, sid=sid, new_leg="leg-2", now=1.0, **where, **binds)
     got = await late
     assert got.refusal[0] == "live" and "leg-2" in got.refusal[1] and await states(first, sid) == ["rejected"]
+
+
+# --- what a later kernel goes on with ---------------------------------------------------------------------------
+
+
+async def test_one_history_a_run_is_kept_by_its_owner_and_purged_with_it(core, story):
+    sid = await story.running()
+    assert await core.get_snapshot(sid) is None
+    for text in ('{"a": 1}', '{"a": "\\u0000"}'):
+        assert await core.put_snapshot(sid, "leg-1", text, story.now)
+        assert await core.get_snapshot(sid) == text
+    assert not await core.put_snapshot(sid, "leg-2", "{}", story.now)
+    await core.end(sid, "leg-1", "failed", by=None, now=story.now)
+    assert not await core.put_snapshot(sid, "leg-1", "{}", story.now)
+    assert await core.get_snapshot(sid) == '{"a": "\\u0000"}'
+    assert (await core.purge(story.now + 1, story.now + 1)).sessions == 1
+    assert await core.get_snapshot(sid) is None
+
+
+async def test_a_database_without_histories_gets_the_table_and_keeps_what_it_has(location, opened, make_story):
+    """From version 2; on every database."""
+    if location.kind == "memory":
+        return
+    core = await opened(location)
+    sid = await make_story(core).ended()
+    async with core._engine.begin() as connection:
+        await connection.execute(sa.text("DROP TABLE snapshots"))
+        await connection.execute(sa.text("UPDATE lionnb_meta SET version = 2"))
+    migrated = await opened(location)
+    assert (await migrated.get_session(sid)).id == sid and await migrated.get_snapshot(sid) is None
+    assert (await migrated.reopen(session_spec(id=sid, leg="leg-2"), resend=True, instructed=True, now=9.0)).session
+    assert await migrated.put_snapshot(sid, "leg-2", "{}", 9.0)
