@@ -27,6 +27,7 @@ from lionnb.turns.log import TurnRow
 if TYPE_CHECKING:
     from lionnb.branch import Branch
     from lionnb.turns.context import TurnScope
+    from lionnb.turns.turn import Turn
 
 __all__ = ("OPERATIONS", "Operation", "TurnRun")
 
@@ -174,7 +175,7 @@ class TurnRun:
         try:
             await run_in_turn(
                 self._operation.branch,
-                invoke=self._body,
+                invoke=self._invoke,
                 model=self._operation.model,
                 operation=self._operation.op,
                 prompt="" if self._instruction is None else prompt(self._instruction),
@@ -183,9 +184,16 @@ class TurnRun:
             if self._late is not None:
                 raise self._late
 
-    async def _body(self, scope: TurnScope) -> Any:
+    async def _invoke(self, scope: TurnScope) -> Any:
         turn = self._operation.branch.turn_state.turn
         assert turn is not None, "the driver calls this inside of a turn"
+        try:
+            return await self._body(scope, turn)
+        except asyncio.CancelledError:
+            turn.asked = self._cancelled()
+            raise
+
+    async def _body(self, scope: TurnScope, turn: Turn) -> Any:
         row = self.row = turn.row
         row.session_id = self._operation.session_id
         text = self._instruction

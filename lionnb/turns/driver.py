@@ -163,7 +163,7 @@ async def run_in_turn(
         except BaseException as exc:
             # A clean control is RunEnd, and the caller still learns of it.
             clean = isinstance(exc, host.turn_clean_stops)
-            outcome = TurnOutcome.CANCELLED if clean else outcome_of(exc)
+            outcome = TurnOutcome.CANCELLED if clean else outcome_of(turn, exc)
             extra = await finish(turn, outcome, None if clean else exc, unwinding=True)
             if extra is not None and isinstance(exc, Exception):
                 raise extra from exc  # cancelled while a failure was finalized: the caller gets the cancellation
@@ -187,15 +187,17 @@ async def _run_nested(state: TurnState, turn: Turn, model: Any, invoke: Callable
         ctxs.restore_chain(binding, before)
 
 
-def outcome_of(exc: BaseException) -> TurnOutcome:
+def outcome_of(turn: Turn, exc: BaseException) -> TurnOutcome:
     """The word for a turn that ended with *exc*, in the task that ran it.
 
     A CancelledError that nobody has asked this task for is a failure like any other: a provider's own, or that of a
-    child that was awaited.
+    child that was awaited. The task's count of requests tells them apart, but anyio's task groups lose it when two come
+    within one step (seen with 4.16); who knows better says so in ``turn.asked``.
     """
-    task = asyncio.current_task()
-    asked = isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling()
-    return TurnOutcome.CANCELLED if asked else TurnOutcome.FAILED
+    task, asked = asyncio.current_task(), turn.asked
+    if asked is None:
+        asked = task is not None and task.cancelling() > 0
+    return TurnOutcome.CANCELLED if asked and isinstance(exc, asyncio.CancelledError) else TurnOutcome.FAILED
 
 
 # ---------------------------------------------------------------------- message signals

@@ -249,7 +249,7 @@ async def _drive(
         outcome = TurnOutcome.CANCELLED
     except BaseException as exc:
         failed = primary = exc
-        outcome = outcome_of(exc)
+        outcome = outcome_of(turn, exc)
     turn.suspended = False
     await _end(turn, inner, binding, exported, outcome, failed, primary)
 

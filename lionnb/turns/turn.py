@@ -82,9 +82,9 @@ class Turn:
     """The driver's record of one turn. After `close` it holds its row, ``scope = None`` and a weak `origin`."""
 
     __slots__ = (
-        "_after", "abandoned", "binding", "calls", "drivers", "finalization", "foreign_wake", "host", "lock", "loop",
-        "nested_streams", "observed", "origin", "progress", "row", "scope", "since", "state", "stream", "suspended",
-        "tap",
+        "_after", "abandoned", "asked", "binding", "calls", "drivers", "finalization", "foreign_wake", "host", "lock",
+        "loop", "nested_streams", "observed", "origin", "progress", "row", "scope", "since", "state", "stream",
+        "suspended", "tap",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +100,8 @@ class Turn:
         self.binding: Binding | None = Binding(self, ctx.model)
         self.observed = host.turn_observed()
         self.abandoned = False  # its stream was dropped without being closed
+        # Whether somebody asked for the cancellation that ends it, where its own code knows (`driver.outcome_of`).
+        self.asked: bool | None = None
         self.suspended = False  # its stream stands at a yield
         self.since = 0.0  # monotonic: since when it is suspended, or finalizing
         self.stream: Any = None  # weak reference to the TurnStream, if it is one

@@ -10,8 +10,8 @@ import pytest
 
 import lionnb
 from lionnb.errors import SteerRefusedError, StoreError
+from lionnb.legs import course as course_module
 from lionnb.legs import drain, run
-from lionnb.legs import leg as leg_module
 from lionnb.legs.states import LegPhase, TurnEnd
 from lionnb.records import Fate, RunStatus
 from lionnb.store import store as store_module
@@ -35,7 +35,7 @@ class Patience:
         self._set(drain, "STORE_LIMIT_S", limit_s)
 
     def leg(self, limit_s):
-        self._set(leg_module, "STORE_LIMIT_S", limit_s)
+        self._set(course_module, "STORE_LIMIT_S", limit_s)
         self._set(run, "STORE_LIMIT_S", limit_s)
 
 
