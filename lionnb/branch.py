@@ -14,12 +14,13 @@ Source: ADR-0018.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import gc
 import inspect
 import types
 import warnings
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -58,7 +59,10 @@ PRIVATE_HOOKS: dict[str, tuple[str, str]] = {
     "Branch._last_context_report_fallback": ("0.36.0", "the report a wrapped Branch already had"),
     "Branch._observer": ("0.36.0", "whether anybody observes; no public reader"),
     "Branch._signal_tasks": ("0.36.0", "wrap: emissions of a call that may still be in flight"),
-    "Branch._log_manager": ("0.36.0", "clone: the clone's logger must not write into the current folder"),
+    "Branch._log_manager": (
+        "0.36.0",
+        "the logger of a clone, or of a Session's snapshot, must not write into the current folder",
+    ),
     "DataLogger._config": ("0.36.0", "clone: the logger's own settings"),
     "operations._observe.StopStream": ("0.36.0", "the clean control signal of the terminal matrix"),
     "operations._observe.emit_message": ("0.36.0", "what a message signal emits"),
@@ -205,7 +209,9 @@ class Branch(Operations, StockBranch):
         await self.emit(RunFailed(turn_id=ctx.turn_id, data=exc))
 
     # ------------------------------------------------------------------ control
-    def control(self, directive: LoopDirective, *, reason: str | None = None, turn_id: UUID | None = None) -> bool:
+    def control(
+        self, directive: LoopDirective, *, reason: str | None = None, turn_id: UUID | str | None = None
+    ) -> bool:
         """Store a directive on the active turn, or nowhere. From any thread.
 
         ``True`` means stored, not obeyed: lionagi polls for it in the streaming operation of CLI endpoints. A directive
@@ -224,20 +230,23 @@ class Branch(Operations, StockBranch):
 
         Source: ADR-0018 D3.
         """
-        if turn_id is not None and not isinstance(turn_id, UUID):
-            return False  # an empty string, say: an explicit value that names no turn never widens to "any"
         control = LoopControl(LoopDirective(directive), reason)
-        stored = self._turns.control(lambda: control, turn_id)
+        # An empty string, say: an explicit value that names no turn never widens to "any".
+        names_one = turn_id is None or (named := _turn_named(turn_id)) is not None
+        stored = names_one and self._turns.control(lambda: control, None if turn_id is None else named)
         self._turns.tell_home(self._log_control, control, "stored" if stored else "refused")
         return stored
 
-    def poll_control(self, *, turn_id: UUID | None = None) -> LoopControl | None:
+    def poll_control(self, *, turn_id: UUID | str | None = None) -> LoopControl | None:
         """Return and clear the active turn's directive; ``None`` for work that an ended turn left behind, unless it
         names the turn. Source: ADR-0018 D3.
         """
         if turn_id is None and ctxs.left_behind(self._turns):
             return None
-        found: LoopControl | None = self._turns.take_control(turn_id)
+        named = None if turn_id is None else _turn_named(turn_id)
+        if turn_id is not None and named is None:
+            return None
+        found: LoopControl | None = self._turns.take_control(named)
         if found is not None:
             self._log_control(found, "taken")
         return found
@@ -368,12 +377,50 @@ class Branch(Operations, StockBranch):
 _MODEL_OPERATIONS = tuple(name for name in vars(Operations) if not name.startswith("_"))
 
 
-def after_turn(branch: Branch, fn: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-    """Run the coroutine function *fn*, detached, once the Branch's active turn has ended; at once when there is none.
+def after_turn(branch: Branch, fn: Callable[[], Any]) -> None:
+    """Run *fn*, detached, once the Branch's active turn has ended; at once when there is none.
 
     For observers: inside a turn's finalization a call on its Branch raises `TurnFinalizingError`.
+
+    Args:
+        branch: A turn-aware Branch.
+        fn: A function without arguments, or a coroutine function; what it raises is logged.
+
+    Raises:
+        TypeError: *branch* is none, or *fn* cannot be called: ``f()`` was given instead of ``f``, say.
     """
+    needs_branch(branch, "after_turn")
+    if not callable(fn):
+        if inspect.iscoroutine(fn):
+            fn.close()
+        raise TypeError(f"after_turn() takes the function to call later, not {type(fn).__name__}: pass f, not f().")
     _after_turn(branch.turn_state, fn)
+
+
+def needs_branch(branch: Any, act: str) -> None:
+    """Raise TypeError unless *branch* is a turn-aware one."""
+    if not isinstance(branch, Branch):
+        raise TypeError(
+            f"{act}() takes a lionnb.Branch (lionnb.wrap makes one of lionagi's), not {type(branch).__name__}."
+        )
+
+
+def quieten(branch: Branch) -> None:
+    """Let a Branch that lionagi built for us write no file, at no time; what it has logged stays in memory."""
+    loud = branch._log_manager
+    if not isinstance(loud, QuietLogger):
+        branch._log_manager = QuietLogger(logs=loud.logs)
+        atexit.unregister(loud.save_at_exit)
+
+
+def _turn_named(turn_id: Any) -> UUID | None:
+    """The turn of this id, as lionagi's signals have it or as logs, tables and views show it; ``None``: of no turn."""
+    if isinstance(turn_id, UUID):
+        return turn_id
+    try:
+        return UUID(turn_id) if isinstance(turn_id, str) else None
+    except ValueError:
+        return None
 
 
 @functools.cache

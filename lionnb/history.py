@@ -98,8 +98,13 @@ def mend(branch: Branch) -> list[LooseEnd]:
         What was closed; empty when there was nothing.
 
     Raises:
+        TypeError: It is no turn-aware Branch.
         TurnActiveError: A turn is active on the Branch: its question is not loose but at work.
     """
+    if not hasattr(branch, "turn_state"):
+        raise TypeError(
+            f"mend() takes a lionnb.Branch (lionnb.wrap makes one of lionagi's), not {type(branch).__name__}."
+        )
     state = branch.turn_state
     if (turn := state.turn) is not None:
         raise TurnActiveError(

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from lionagi.session.branch import Branch as StockBranch
 from lionagi.session.session import Session as StockSession
 
-from lionnb.branch import Branch, check_adoptable, wrap
+from lionnb.branch import Branch, check_adoptable, quieten, wrap
 from lionnb.errors import AdoptionError
 
 __all__ = ("Session", "wrap_session")
@@ -36,7 +36,10 @@ class Session(StockSession):
         metadata = dict(data.get(key) or {})
         if metadata.get("lion_class") == StockSession.class_name(full=True):
             del metadata["lion_class"]
-        return super().from_dict({**data, key: metadata})
+        made = super().from_dict({**data, key: metadata})
+        for branch in made.branches:  # built by lionagi, with loggers that would write into the current folder
+            quieten(branch)
+        return made
 
     def include_branches(self, branches: Any) -> None:
         """As lionagi's; stock Branches are made turn-aware in place first.

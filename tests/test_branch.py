@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import pickle
+from uuid import UUID
 
 import pytest
 from lionagi import Branch as StockBranch
@@ -292,3 +293,42 @@ async def test_the_run_stream_takes_the_arguments_of_lionagis_own(tmp_path):
     messages = [m async for m in stream]
     assert messages[0].content.guidance == "g" and messages[0].content.prompt_context == [{"c": 1}]
     assert (tmp_path / f"{branch.id}.json").exists()  # written before the turn's terminal
+
+
+# --- what a person hands in ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spelt", [str, lambda turn_id: UUID(turn_id)], ids=["as shown", "as in signals"])
+async def test_a_control_takes_the_turn_id_as_it_is_shown(spelt):
+    gate = Gate()
+    branch = lionnb.Branch(chat_model=scripted_model("x", gate=gate))
+    task = asyncio.create_task(branch.chat("q"))
+    await gate.reached()
+    turn_id = spelt(branch.current_turn.turn_id)
+    for nothing in ("", "nope", 7, str(UUID(int=0)), UUID(int=0)):
+        assert branch.control("cancel", turn_id=nothing) is False
+    assert branch.control("cancel", turn_id=turn_id) is True
+    assert branch.poll_control(turn_id="nope") is None
+    assert branch.poll_control(turn_id=turn_id).directive is LoopDirective.CANCEL
+    gate.open()
+    await task
+
+
+async def test_after_turn_takes_a_function_of_either_kind_and_refuses_a_call(caplog):
+    branch, done = lionnb.Branch(chat_model=scripted_model("x")), []
+
+    async def later() -> None:
+        done.append("coroutine")
+
+    lionnb.after_turn(branch, later)
+    lionnb.after_turn(branch, lambda: done.append("plain"))
+    with pytest.raises(TypeError, match="pass f, not f"):
+        lionnb.after_turn(branch, later())
+    for nothing in (None, "x"):
+        with pytest.raises(TypeError, match=r"takes a lionnb\.Branch"):
+            lionnb.after_turn(nothing, later)
+        with pytest.raises(TypeError, match=r"takes a lionnb\.Branch"):
+            lionnb.mend(nothing)
+    while branch.turn_state.detached:
+        await asyncio.sleep(0)
+    assert sorted(done) == ["coroutine", "plain"] and not caplog.records

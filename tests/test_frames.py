@@ -108,7 +108,7 @@ async def test_a_steer_is_withdrawn_in_the_next_line(road, monkeypatch):
     monkeypatch.setattr(steering, "RECORDED_WITHIN_S", 0.0)
     leg = lionnb.start_leg(lionnb.Branch(chat_model=road.model("one")), "Survey X")
     receipt = leg.steer("no, wait")
-    assert lionnb.withdraw(receipt.control_id, by="Ada").closed_by == "Ada"
+    assert lionnb.withdraw(receipt, by="Ada").closed_by == "Ada"
     assert len((await leg).turns) == 1
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import textwrap
+
 import pytest
 from lionagi import Branch as StockBranch
 from lionagi import Session as StockSession
@@ -9,6 +14,7 @@ from lionagi.protocols.types import Pile
 
 import lionnb
 from lionnb.errors import AdoptionError
+from lionnb.offline import QuietLogger
 from lionnb.testing import scripted_model
 
 
@@ -112,3 +118,18 @@ async def test_a_flow_over_a_session_runs_its_nodes_as_turns():
     await session.flow(builder.get_graph())
     rows = [r for b in session.branches for r in b.turns.records()]
     assert [r.operation for r in rows] == ["communicate", "communicate"]
+
+
+async def test_a_session_that_is_loaded_writes_no_file_when_the_process_ends(world):
+    """lionagi builds its Branches with loggers that write into the current folder."""
+    session = lionnb.Session()
+    await session.new_branch(chat_model=scripted_model("secret")).communicate("q")
+    loaded = lionnb.Session.from_dict(session.to_dict())
+    for branch in loaded.branches:
+        assert isinstance(branch._log_manager, QuietLogger)
+    code = f"""
+    import json, lionnb
+    lionnb.Session.from_dict(json.loads({json.dumps(json.dumps(session.to_dict()))}))
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, capture_output=True)
+    assert not list((world / "here").iterdir())

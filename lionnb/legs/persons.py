@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Literal
 
 from lionnb.errors import ResolveRefusedError, StoreError
+from lionnb.legs.receipt import Receipt
 from lionnb.legs.registry import legs
 from lionnb.records import ControlRecord
 from lionnb.store.store import Store, default_store
@@ -80,11 +81,11 @@ def resolve(
     return _ask(store, lambda core: core.resolve(control_id, outcome, by, time.time(), claim=claim))
 
 
-def withdraw(control_id: str, *, by: str, store: Store | None = None) -> ControlRecord:
+def withdraw(control_id: str | Receipt, *, by: str, store: Store | None = None) -> ControlRecord:
     """Take a steer back that nobody has taken over yet: it will not be delivered. Blocks; from any thread.
 
     Args:
-        control_id: The control, in full.
+        control_id: The control: its id in full, or its receipt.
         by: Your name.
         store: Where the control is; this process's default store.
 
@@ -94,6 +95,7 @@ def withdraw(control_id: str, *, by: str, store: Store | None = None) -> Control
         StoreError: The database failed.
     """
     _outside_of_turns("withdrawing a control")
-    for receipt in (receipt for leg in legs() for receipt in leg.receipts if receipt.control_id == control_id):
+    cid = control_id.control_id if isinstance(control_id, Receipt) else control_id
+    for receipt in (receipt for leg in legs() for receipt in leg.receipts if receipt.control_id == cid):
         receipt.wait_for_answer(ANSWER_WITHIN_S)  # sent in the line before, on a slow disk: its row comes first
-    return _ask(store, lambda core: core.withdraw(control_id, by, time.time()))
+    return _ask(store, lambda core: core.withdraw(cid, by, time.time()))

@@ -306,7 +306,11 @@ async def _known(tx: Tx, control_id: object) -> ControlRecord:
     rows = await tx.controls(sql.CONTROL, cid=control_id) if isinstance(control_id, str) else []
     if not rows:
         given = repr(control_id)[:100]
-        raise ResolveRefusedError("unknown", f"no control here has the id {given}: nothing was changed.")
+        raise ResolveRefusedError(
+            "unknown",
+            f"no control here has the id {given}; in Python it is needed in full, as frames.controls has it. "
+            "Nothing was changed.",
+        )
     return rows[0]
 
 

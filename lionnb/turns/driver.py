@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -233,7 +234,7 @@ def schedule_signal(state: TurnState, make: Callable[[], Coroutine[Any, Any, Any
         turn.call_home(begin, contextvars.copy_context())
 
 
-def after_turn(state: TurnState, fn: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+def after_turn(state: TurnState, fn: Callable[[], Any]) -> None:
     """Run *fn* detached, outside of every turn, once the active turn (if any) has ended.
 
     For observers: a call on the Branch from inside its own finalization can only fail. What *fn* raises is logged.
@@ -245,7 +246,8 @@ def after_turn(state: TurnState, fn: Callable[[], Coroutine[Any, Any, Any]]) -> 
 
     async def run() -> None:
         try:
-            await fn()
+            if inspect.isawaitable(result := fn()):
+                await result
         except Exception:
             log.exception("what was to run after a turn failed")
 
