@@ -185,7 +185,7 @@ class Branch(Operations, StockBranch):
         if state.left is not None:
             left, state.left = state.left, None
             if left.outcome is not TurnOutcome.CLOSED:  # who closes a stream knows what it leaves; its log names it
-                warn_of_loose_ends(self, left)
+                warn_of_loose_ends(self, left, self._turns.teller())
         if state.log.chunks_wanted:
             turn.tap = taps.tap_model(turn.context.model)
 

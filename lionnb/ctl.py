@@ -163,11 +163,13 @@ def _send(
     by: str | None,
     db: str | None,
 ) -> None:
+    from lionnb.store.door import sender
+
     with _store(db) as ask:
-        session = _run(ask, given)
+        session, author = _run(ask, given), sender(by)
         got = ask(
             lambda core: core.admit(
-                session.id, verb=verb, text=text, key=key, anyway=anyway, by=_who(by), now=time.time()
+                session.id, verb=verb, text=text, key=key, anyway=anyway, by=author, now=time.time()
             )
         )
         row = got.unwrap()

@@ -121,7 +121,7 @@ class SteerRefusedError(LionnbError, ValueError):
     """A steer was refused at the door: no row was written.
 
     ``reason`` is a stable word (``blank``, ``type``, ``size``, ``nul``, ``surrogate``, ``ended``, ``unknown``,
-    ``verb``, ``kind``, ``dead``, ``silent``, ``key``, ``store``).
+    ``verb``, ``kind``, ``dead``, ``silent``, ``key``, ``by``, ``store``).
     """
 
     def __init__(self, reason: str, sentence: str) -> None:
@@ -151,12 +151,14 @@ class ResumeRefusedError(LionnbError, RuntimeError):
 class LegExistsError(LionnbError, RuntimeError):
     """The Branch, or the name, already has a live leg."""
 
-    def __init__(self, what: str, run_id: str, name: str | None) -> None:
-        super().__init__(
-            f"{what} already has a live leg: {name or 'leg'} ({run_id}). Await it, stop it with leg.stop(), or say "
-            'what you want: start_leg(..., on_existing="attach") returns that leg, "stop" ends it first, "queue" '
-            "starts after it."
+    def __init__(self, what: str, run_id: str, name: str | None, *, resumes: bool = False) -> None:
+        advice = (
+            "Steer it with leg.steer(…); or await it, or end it with leg.stop() and await it, and resume then."
+            if resumes
+            else "Await it, stop it with leg.stop(), or say what you want: "
+            'start_leg(..., on_existing="attach") returns that leg, "stop" ends it first, "queue" starts after it.'
         )
+        super().__init__(f"{what} already has a live leg: {name or 'leg'} ({run_id}). {advice}")
         self.run_id = run_id
 
 

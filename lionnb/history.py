@@ -17,6 +17,8 @@ from lionnb.taps import as_text
 from lionnb.turns.log import clip
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lionnb.branch import Branch
     from lionnb.turns.log import TurnRow
     from lionnb.turns.turn import Turn
@@ -74,13 +76,20 @@ def log_loose_ends(branch: Any, turn: Turn) -> None:
         branch.turn_state.log.event("warning", turn.row.turn_id, text=text)
 
 
-def warn_of_loose_ends(branch: Any, left: TurnRow) -> None:
-    """At the start of the next turn: warn, once, of what is still open after turn *left*."""
+def warn_of_loose_ends(branch: Any, left: TurnRow, tell: Callable[[str], None] | None = None) -> None:
+    """At the start of the next turn: warn, once, of what is still open after turn *left*; or *tell* it."""
     found = loose_ends(branch)
-    if found:
+    if not found:
+        return
+    text = (
+        f"turn {(left.turn_id or '')[:8]} ({left.operation}, {left.outcome.value}) left {_said(found)}. The model will "
+        "see the history like that."
+    )
+    if tell is not None:  # nobody is there who could act between two turns
+        tell(text)
+    else:
         warnings.warn(
-            f"turn {(left.turn_id or '')[:8]} ({left.operation}, {left.outcome.value}) left {_said(found)}. The model "
-            "will see the history like that. lionnb.mend(branch), before the next turn, closes it.",
+            f"{text} lionnb.mend(branch), before the next turn, closes it.",
             # the caller of the operation: host, entry, driver and method (or step of a stream) stand between, for an
             # awaited coroutine runs on top of whoever awaits it; a task's first coroutine has no caller
             stacklevel=6,

@@ -48,6 +48,8 @@ __all__ = ("Course",)
 
 log = logging.getLogger(__name__)
 
+_CUT_OFF = "the leg's task was cancelled"
+_LOOP_GONE = "its event loop was closed"
 CLAIMS_TRIED = 3  # failed claims, one after the other, after which a leg gives up on what is pending
 
 
@@ -93,6 +95,7 @@ class Course:
         self._behind: str | None = None  # what its turn waits for, before it holds the Branch
         self._tasks = OwnedTasks("a leg's turn")
         self._stopping = False
+        self._told_elsewhere = False  # that it is cut off: by the exit hook
         self._done: concurrent.futures.Future[LegResult] = concurrent.futures.Future()
         self._published: list[Callable[[], None]] = []
         self._beat: asyncio.TimerHandle | None = None
@@ -113,22 +116,25 @@ class Course:
         self._after, self._go = after, self.loop.create_future()
         # A leg that is started by a tool, or by the consumer of a stream, is no part of that turn.
         self.task = self.loop.create_task(self._main(), name=f"lionnb-leg-{self.run_id}", context=ctxs.outside())
-        self.task.add_done_callback(lambda _: self.bury(RunStatus.CANCELLED, "the leg's task was cancelled"))
+        self.task.add_done_callback(lambda _: self.bury(RunStatus.CANCELLED, _CUT_OFF))
 
     # ------------------------------------------------------------------ reading
     @property
     def status(self) -> RunStatus:
         """The run's status as this process knows it."""
+        self._look_for_loop()
         return self._status
 
     @property
     def phase(self) -> LegPhase:
         """What the leg is doing."""
+        self._look_for_loop()
         return self._phase
 
     @property
     def doing(self) -> str:
         """What the leg is doing, in words: a turn that waits for the Branch says behind what."""
+        self._look_for_loop()
         if self._phase is LegPhase.IN_TURN and (behind := self._behind) is not None:
             return f"waits for the Branch behind {behind}"
         return self._phase.value
@@ -137,6 +143,11 @@ class Course:
     def live(self) -> bool:
         """Whether it has not ended. A leg whose event loop was closed under it has."""
         return self._phase is not LegPhase.ENDED and not self.loop.is_closed()
+
+    @property
+    def over(self) -> bool:
+        """Whether its end is known here. One whose event loop was closed is not live, and may not be over."""
+        return self._done.done()
 
     @property
     def turns(self) -> tuple[LegTurn, ...]:
@@ -177,18 +188,19 @@ class Course:
     @property
     def note(self) -> str | None:
         """Why it ended as it did, in a sentence; ``None`` when there is nothing to add."""
+        self._look_for_loop()
         return self._note
 
     # ------------------------------------------------------------------ the task
     async def _main(self) -> None:
         cancelled: BaseException | None = None
-        ending = Ending(RunStatus.CANCELLED, "the leg's task was cancelled")
+        ending = Ending(RunStatus.CANCELLED, _CUT_OFF)
         try:
             await self._wait_for_others()
             await self._start()
             ending = await self._work()
         except GeneratorExit:  # destroyed, with or after its loop: nothing may be awaited
-            self.bury(RunStatus.LOST, "its event loop was closed")
+            self.bury(RunStatus.LOST, _LOOP_GONE)
             raise
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit) as exc:
             cancelled = exc
@@ -243,7 +255,7 @@ class Course:
 
     async def _work(self) -> Ending:
         """Turn after turn, until something says how the leg ends."""
-        carry = False
+        carry, note = False, None
         while True:
             if self._stopping:
                 return Ending(RunStatus.CANCELLED, "stopped")
@@ -267,7 +279,10 @@ class Course:
             if (cancelled := await self._drain.retry()) is not None:
                 raise cancelled
             self._plans.turn_ended(len(self._turns))
-            if (idle := await self._run.end_if_idle(lambda: self._stopping or self._budget.expired)) is not None:
+            if turn.end is not TurnEnd.NOTHING:
+                note = "its last turn was cancelled" if turn.end is TurnEnd.TURN_CANCELLED else None
+            enough = lambda: self._stopping or self._budget.expired  # noqa: E731  # it names what ends the asking
+            if (idle := await self._run.end_if_idle(enough, note)) is not None:
                 return idle
             carry = True
 
@@ -299,6 +314,7 @@ class Course:
             lambda: self.task.cancelling() > 0,
             along=self._along,
             otherwise=otherwise,
+            warn=lambda text: self.feed.event("warning", None, text=text),
         )
         self._to(LegPhase.IN_TURN)
         task = turn.start(self._tasks, f"lionnb-turn-{self.run_id}-{len(self._turns) + 1}")
@@ -350,6 +366,12 @@ class Course:
         if failure is not None:
             self._note = str(failure)
             log.warning("%s", failure)  # a leg that nobody awaits must not fail in silence
+        elif ending.note == _CUT_OFF and self._status is RunStatus.CANCELLED and not self._told_elsewhere:
+            log.warning(
+                "leg %s was cancelled together with its task (asyncio.run ended?): await it, or "
+                "`await lionnb.settle()` at the end",
+                self.run_id,
+            )
         self._phase = step(self._phase, LegPhase.ENDED)
         try:
             self._plans.leg_ended(self._status.value, len(self._turns))
@@ -367,7 +389,7 @@ class Course:
         value = next((t.value for t in reversed(self._turns) if t.end is TurnEnd.RETURNED), None)
         self._done.set_result(LegResult(self.run_id, self._status, value, self.turns, self.usage, self._note))
 
-    def bury(self, status: RunStatus = RunStatus.LOST, note: str = "its event loop was closed") -> None:
+    def bury(self, status: RunStatus = RunStatus.LOST, note: str = _LOOP_GONE) -> None:
         """End a leg whose task has gone without ending it; a leg that has ended is left alone. From any thread."""
         with _burying:
             if self._phase is LegPhase.ENDED:
@@ -377,6 +399,11 @@ class Course:
             ending = Ending(status, note)
             self._run.end(ending)
             self._over(ending)
+
+    def cut_off(self) -> None:
+        """Cancel its task at the end of the process, which says so itself. In its loop, or when that stands still."""
+        self._told_elsewhere = True
+        self.task.cancel()
 
     def _look_for_loop(self) -> None:
         if self.loop.is_closed():
@@ -416,10 +443,25 @@ class Course:
 
     def _outlook(self) -> Outlook:
         """What happens to a steer that is queued now. From any thread."""
+        self._look_for_loop()
         waits = self._behind is not None
+        along = self._along and self._turn is None and not self._turns and isinstance(self.instruction, str)
         return outlook_of(
-            self._budget, self._phase, self._calls, queued_behind=bool(self._after), turn=self._turn, waits=waits
+            self._budget,
+            self._phase,
+            self._calls,
+            queued_behind=bool(self._after),
+            turn=self._turn,
+            waits=waits,
+            along=along,
         )
+
+    def _make_way(self, turn: TurnRun | None, control_id: str) -> None:
+        """A person wants this steer instead of *turn*; ``None`` when none ran as it was said. In the leg's loop."""
+        if turn is None and not self._turns:
+            self._along, turn = True, self._turn  # the first turn takes it along, or has begun since
+        if turn is not None:
+            turn.make_way(control_id)
 
     def _hear(self, event: FeedEvent) -> None:
         """Its turn begins to wait for the Branch, or has it. In the leg's loop."""

@@ -60,6 +60,9 @@ class Lag:
         """Seconds of standstill in the leg's life. From any thread."""
         return self._before + self.current_s
 
+    def __repr__(self) -> str:
+        return f"<lag: the loop stood still for {self.total_s:.1f} s, {self.current_s:.1f} s of it since the last turn>"
+
     def begin(self) -> None:
         """The leg's time begins only now: it has waited for another leg."""
         self._since, self._turn = time.monotonic(), 0.0

@@ -20,8 +20,9 @@ from lionnb.legs.course import Course
 from lionnb.legs.ledger import call_in, wait_for
 from lionnb.legs.receipt import Receipt
 from lionnb.legs.result import LegResult
+from lionnb.legs.scripted import nth_turn
 from lionnb.legs.states import LegPhase, TurnEnd
-from lionnb.store.door import who
+from lionnb.store.door import sender, who
 from lionnb.turns import context as ctxs
 
 __all__ = ("HEARTBEAT_S", "Leg", "who")
@@ -36,12 +37,13 @@ class Leg(Course):
 
     @property
     def receipts(self) -> tuple[Receipt, ...]:
-        """The receipts of the steers sent through this object, in order."""
+        """The receipts of the steers sent through this object, in order, and of what a run that goes on takes along."""
+        self._look_for_loop()
         return (*self._steering.receipts, *self._plans.receipts)
 
     def __repr__(self) -> str:
         called = f"{self.name} " if self.name else ""
-        return f"<leg {called}{self.run_id}: {self._status.value}, {self.doing}, {len(self._turns)} turn(s)>"
+        return f"<leg {called}{self.run_id}: {self.status.value}, {self.doing}, {len(self._turns)} turn(s)>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         return mimebundle(self, include, exclude)
@@ -63,7 +65,8 @@ class Leg(Course):
 
         Raises:
             SteerRefusedError: Blank, not a string, too long, NUL or lone surrogates; the leg has ended; or the store
-                could not record it. No row.
+                could not record it; or *by* is too long to be a name. No row.
+            TypeError: *by* is no text.
 
         Source: ADR-0108.
         """
@@ -74,7 +77,7 @@ class Leg(Course):
                 f"leg {self.run_id} {self._how_it_stands()}, so nothing can land in it any more: "
                 "leg.resume(…) takes it up again, on the same Branch.",
             )
-        return self._steering.steer(text, key, by or who())
+        return self._steering.steer(text, key, sender(by))
 
     def steer_after(self, turn: int, text: str, *, key: str | None = None, by: str | None = None) -> Receipt:
         """`steer` at the end of the leg's turn number *turn* (the first is 1): it lands in the turn after it.
@@ -93,8 +96,9 @@ class Leg(Course):
             SteerRefusedError: As `steer`.
             TypeError, ValueError: *turn* counts no turn.
         """
+        nth_turn(turn)
         if self.live and self._phase is not LegPhase.ENDING:
-            planned = self._plans.add(turn, text, key, by or who())
+            planned = self._plans.add(turn, text, key, sender(by))
             if planned is not None:
                 return planned
         return self.steer(text, key=key, by=by)
@@ -124,9 +128,10 @@ class Leg(Course):
         along.
         """
         turn = self._turn  # what runs when the person says so: not the turn that may follow and carry this very text
+        first = turn is None and not self._turns
         receipt = self.steer(text, key=key, by=by)
-        if turn is not None:
-            receipt.when_recorded(lambda: call_in(self.loop, lambda: turn.make_way(receipt.control_id)))
+        if first or turn is not None:
+            receipt.when_recorded(lambda: call_in(self.loop, lambda: self._make_way(turn, receipt.control_id)))
         return receipt
 
     def stop(self) -> None:

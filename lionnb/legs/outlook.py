@@ -24,6 +24,7 @@ def outlook_of(
     queued_behind: bool,
     turn: TurnRun | None = None,
     waits: bool = False,
+    along: bool = False,
 ) -> Outlook:
     """What happens to a steer that is queued now.
 
@@ -34,12 +35,15 @@ def outlook_of(
         queued_behind: Whether the leg was started behind another one.
         turn: Its turn, between that one's start and its end.
         waits: Whether that waits for the Branch, behind somebody else's call.
+        along: Whether its first turn, which is still to come, takes along what is queued.
     """
-    takes = turn is not None and turn.takes  # then what is queued now is no further turn
+    takes = along or (turn is not None and turn.takes)  # then what is queued now is no further turn
     left = budget.left_s
     said = "" if left is None else f"{_clock(left)} of {_clock(budget.timeout_s or 0.0)} left"
     if (why := budget.will_not_fit(calls + (phase in _WORKING and not takes))) is not None:
         return Outlook(f"will not land: {why}", said)
+    if along:
+        return Outlook("lands in this leg's first turn, which has not begun", said)
     if phase is LegPhase.WAITING and queued_behind:
         return Outlook("lands after this leg's first turn, which waits for another leg", said)
     if waits:

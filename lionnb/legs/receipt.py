@@ -105,7 +105,9 @@ class Receipt:
             return self._waits or "being recorded"
         if fate is not Fate.PENDING:
             return sentence_of(record, fate, now=time.time())
-        outlook = self._outlook()
+        outlook = self._outlook()  # it may notice that its leg is over
+        if self.fate is not fate:
+            return self._said(with_clock=with_clock)
         ahead = f"{self._before} before it" if self._before else ""
         parts = (outlook.when, ahead, outlook.left if with_clock else "")
         return "queued: " + "; ".join(part for part in parts if part)

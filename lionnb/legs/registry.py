@@ -18,14 +18,15 @@ from lionnb.errors import LegExistsError, NoRunningLoopError
 from lionnb.kernel import in_kernel
 from lionnb.legs.arguments import check_arguments
 from lionnb.legs.budget import Budget, seconds_limit
-from lionnb.legs.leg import HEARTBEAT_S, Leg, who
+from lionnb.legs.leg import HEARTBEAT_S, Leg
 from lionnb.legs.shutdown import end_legs, say_unfinished
+from lionnb.store.door import sender
 from lionnb.store.store import Store, default_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ("OnExisting", "check_resume_on_timeout", "enter", "legs", "refuse_second", "start_leg")
+__all__ = ("OnExisting", "check_flag", "check_resume_on_timeout", "enter", "legs", "refuse_second", "start_leg")
 
 OnExisting = Literal["refuse", "attach", "stop", "queue"]
 
@@ -107,9 +108,10 @@ def start_leg(
     budget = Budget(timeout_s, max_turns, max_tokens)
     check_resume_on_timeout(resume_on_timeout, budget)
     beat = seconds_limit("heartbeat_s", heartbeat_s)
-    for what, value in (("name", name), ("by", by)):
-        if value is not None and not isinstance(value, str):
-            raise TypeError(f"{what} is a text or None, not {type(value).__name__}.")
+    check_flag("snapshot", snapshot)
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name is a text or None, not {type(name).__name__}.")
+    by = sender(by)
     if store is not None and not isinstance(store, Store):
         raise TypeError(f"store is a lionnb.store.Store or None (this process's), not {type(store).__name__}.")
     branch = wrap(branch)
@@ -125,7 +127,7 @@ def start_leg(
             name=name,
             budget=budget,
             store=store,
-            by=by or who(),
+            by=by,
             heartbeat_s=beat,
             after=after,
             resume_on_timeout=resume_on_timeout,
@@ -140,7 +142,12 @@ def start_leg(
 
 
 def enter(
-    branch: Branch, name: str | None, make: Callable[[tuple[Leg, ...]], Leg], on_existing: OnExisting = "refuse"
+    branch: Branch,
+    name: str | None,
+    make: Callable[[tuple[Leg, ...]], Leg],
+    on_existing: OnExisting = "refuse",
+    *,
+    resumes: bool = False,
 ) -> tuple[Leg, tuple[Leg, ...]]:
     """Make a leg and enter it among those of this kernel, or attach; also gives the legs that stood in the way.
 
@@ -149,7 +156,7 @@ def enter(
     """
     with _started_lock:  # looked up and entered in one: two threads start no two legs on one Branch
         if on_existing == "refuse":
-            refuse_second(branch, name)
+            refuse_second(branch, name, resumes=resumes)
         existing = _existing(branch, name)
         if existing and on_existing == "attach":
             return existing[0], existing
@@ -158,18 +165,23 @@ def enter(
     return leg, existing
 
 
-def refuse_second(branch: Branch, name: str | None) -> None:
+def refuse_second(branch: Branch, name: str | None, *, resumes: bool = False) -> None:
     """Raise `LegExistsError` if a live leg has this Branch, or this name, now."""
     with _started_lock:
         if existing := _existing(branch, name):
             what = "this Branch" if existing[0].branch is branch else f"the name {name!r}"
-            raise LegExistsError(what, existing[0].run_id, existing[0].name)
+            raise LegExistsError(what, existing[0].run_id, existing[0].name, resumes=resumes)
+
+
+def check_flag(name: str, wanted: object) -> None:
+    """Raise unless *wanted* is ``True`` or ``False``: a text that says no is true in Python."""
+    if not isinstance(wanted, bool):
+        raise TypeError(f"{name} is True or False, not {type(wanted).__name__}.")
 
 
 def check_resume_on_timeout(wanted: object, budget: Budget) -> None:
     """Raise unless *wanted* is a flag that means something under *budget*."""
-    if not isinstance(wanted, bool):
-        raise TypeError(f"resume_on_timeout is True or False, not {type(wanted).__name__}.")
+    check_flag("resume_on_timeout", wanted)
     if wanted and budget.timeout_s is None:
         raise ValueError("resume_on_timeout=True needs a timeout_s: without one there is no deadline to go on at.")
 
@@ -207,6 +219,6 @@ def _forget_the_oldest() -> None:
 @atexit.register
 def _end_all() -> None:
     """A kernel that shuts down cancels no task and runs no ``finally``; atexit it does run, with 2.5 s (measured)."""
-    live = [leg for leg in _started if leg.live]
+    live = [leg for leg in _started if not leg.over]
     end_legs(tuple(_started))
     say_unfinished(live)

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lionnb.branch import Branch, wrap
 from lionnb.errors import NoRunningLoopError, ResolveRefusedError, ResumeRefusedError, StoreError
-from lionnb.legs.arguments import check_arguments
+from lionnb.legs.arguments import check_arguments, check_model
 from lionnb.legs.budget import Budget, CountOrSame, SecondsOrSame, seconds_limit
 from lionnb.legs.drain import STORE_LIMIT_S, Handoff
 from lionnb.legs.leg import HEARTBEAT_S, Leg
-from lionnb.legs.registry import check_resume_on_timeout, enter, legs, refuse_second
+from lionnb.legs.registry import check_flag, check_resume_on_timeout, enter, legs, refuse_second
 from lionnb.legs.run import new_leg
 from lionnb.legs.snapshot import restored
 from lionnb.legs.turn import FIRST_ONLY
 from lionnb.records import RunStatus, SessionRecord, SessionSpec
 from lionnb.store.address import Space
-from lionnb.store.door import person, who
+from lionnb.store.door import person, sender
 from lionnb.store.lease import identity
 from lionnb.store.results import Reopened
 from lionnb.store.store import Store, default_store
@@ -109,8 +109,11 @@ def resume(
         raise TypeError(f"the run is named by its id, a text, not by {type(run).__name__}: a leg has leg.resume().")
     if store is not None and not isinstance(store, Store):
         raise TypeError(f"store is a lionnb.store.Store or None (this process's), not {type(store).__name__}.")
+    if chat_model is not None:
+        check_model("chat_model", chat_model)
     if anyway:
         _need_name(by)
+    by = sender(by)
     store = store if store is not None else default_store()
     session = _find(store, run)
     mine = [leg for leg in legs() if leg.session_id == session.id]
@@ -127,7 +130,7 @@ def resume(
         arguments=arguments,
         budget=Budget(session.timeout_s if timeout_s == "same" else timeout_s, max_turns, max_tokens),
         store=store,
-        by=by or who(),
+        by=by,
         heartbeat_s=seconds_limit("heartbeat_s", heartbeat_s),
         before=mine,
         resend=resend,
@@ -148,7 +151,7 @@ def resume_leg(
 ) -> Leg:
     """`Leg.resume`."""
     _need_loop()
-    refuse_second(leg.branch, leg.name)
+    refuse_second(leg.branch, leg.name, resumes=True)
     session = _ask(leg.store, lambda core: core.get_session(leg.session_id))
     if session is None:
         raise ResumeRefusedError(
@@ -193,9 +196,10 @@ def _go_on(
     anyway: bool,
 ) -> Leg:
     """Take the run, and make its leg; *before* are the legs that this kernel had on it."""
+    check_flag("snapshot", snapshot)
     check_resume_on_timeout(resume_on_timeout, budget)
-    check_arguments(branch, "go on" if instruction is None else instruction, op, arguments)
-    refuse_second(branch, session.name)
+    check_arguments(branch, "go on" if instruction is None else instruction, op, arguments, resumes=True)
+    refuse_second(branch, session.name, resumes=True)
     ended = [leg for leg in before if not leg.live]
     spec = _spec(session, branch, budget)
     taken = _take(
@@ -225,7 +229,7 @@ def _go_on(
         )
 
     try:
-        return enter(branch, session.name, make)[0]
+        return enter(branch, session.name, make, resumes=True)[0]
     except BaseException:
         concurrent.futures.wait(_undo(store, spec), timeout=STORE_LIMIT_S)
         raise

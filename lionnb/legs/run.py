@@ -153,7 +153,7 @@ class Run:
         self.ledger.note(lambda core: core.put_turn(record, time.time()), "a turn of the leg")
 
     # ------------------------------------------------------------------ the end
-    async def end_if_idle(self, enough: Callable[[], bool] = lambda: False) -> Ending | None:
+    async def end_if_idle(self, enough: Callable[[], bool] = lambda: False, note: str | None = None) -> Ending | None:
         """End it as completed if nothing is pending, decided by the database; ``None`` when something is.
 
         A failed answer is asked for again, because what is pending must not be rejected for it; but a leg never idles,
@@ -163,10 +163,17 @@ class Run:
         Args:
             enough: Whether the leg must end for another reason by now; then it is not asked again, and ``None`` is
                 returned although nothing is known.
+            note: Why it ended as it did.
         """
         answer = await self.ledger.insist(
             lambda core: core.end(
-                self.session_id, self.token, RunStatus.COMPLETED, by=self.token, only_if_idle=True, now=time.time()
+                self.session_id,
+                self.token,
+                RunStatus.COMPLETED,
+                by=self.token,
+                note=note,
+                only_if_idle=True,
+                now=time.time(),
             ),
             STORE_LIMIT_S,
             enough=enough,
@@ -181,7 +188,7 @@ class Run:
             unknown = Ending(RunStatus.COMPLETED, f"whether steers were pending is unknown: {answer.problem}")
             return None if enough() else unknown
         if result.ended or self._ended_here(result.session):
-            return Ending(RunStatus.COMPLETED)
+            return Ending(RunStatus.COMPLETED, note)
         return None if ours else Ending(RunStatus.CANCELLED, TAKEN)
 
     def _ended_here(self, session: SessionRecord | None) -> bool:

@@ -10,18 +10,32 @@ a lock, so that each steer is queued once, or refused once.
 
 from __future__ import annotations
 
+import numbers
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lionnb.feed import Feed
-from lionnb.legs.budget import count_limit
 from lionnb.legs.receipt import Receipt
 
 if TYPE_CHECKING:
     from lionnb.legs.steering import Steering
 
-__all__ = ("Plans",)
+__all__ = ("Plans", "nth_turn")
+
+
+def nth_turn(turn: int) -> int:
+    """The number of a turn of a leg.
+
+    Raises:
+        TypeError: Not an integer.
+        ValueError: Zero or negative.
+    """
+    if isinstance(turn, bool) or not isinstance(turn, numbers.Integral):
+        raise TypeError(f"turn is a whole number, and 1 is the leg's first turn; not {type(turn).__name__}.")
+    if turn <= 0:
+        raise ValueError(f"turn={turn!r}: turns are counted from 1, the leg's first turn.")
+    return int(turn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +74,7 @@ class Plans:
             SteerRefusedError: The text is none that can be queued.
             TypeError, ValueError: *turn* counts no turn.
         """
-        if (n := count_limit("turn", turn)) is None:
-            raise TypeError("turn is a whole number: 1 is the leg's first turn.")
+        n = nth_turn(turn)
         receipt, author = self._steering.draft(text, key, by)
         with self._lock:
             if self._over or n <= self._past:

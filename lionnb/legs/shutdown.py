@@ -44,8 +44,9 @@ def end_legs(found: Iterable[Leg], budget_s: float = BUDGET_S) -> None:
 
 def _end_here(loop: asyncio.AbstractEventLoop, mine: list[Leg], until: float) -> None:
     while (todo := [leg.task for leg in mine if leg.live]) and time.monotonic() < until:
-        for task in todo:
-            task.cancel()
+        for leg in mine:
+            if leg.live:
+                leg.cut_off()
         timeout_s = min(_ROUND_S, max(0.0, until - time.monotonic()))
         ended = loop.create_task(asyncio.wait(todo, timeout=timeout_s), name="lionnb-shutdown")
         with contextlib.suppress(RuntimeError, asyncio.CancelledError):
@@ -57,7 +58,7 @@ def _end_elsewhere(loop: asyncio.AbstractEventLoop, mine: list[Leg], until: floa
     for leg in mine:
         done: concurrent.futures.Future[None] = concurrent.futures.Future()
         leg.when_ended(lambda done=done: done.set_result(None))  # type: ignore[misc]
-        hand_over(loop, leg.task.cancel)
+        hand_over(loop, leg.cut_off)
         ended.append(done)
     concurrent.futures.wait(ended, timeout=max(0.0, until - time.monotonic()))
 

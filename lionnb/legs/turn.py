@@ -96,6 +96,7 @@ class TurnRun:
             the Branch.
         along: A first turn of text takes along what is pending.
         otherwise: What a continuation asks that finds nothing to carry; ``None``: it then asks nothing.
+        warn: Told what the turn before it left open; ``None``: as for a foreground turn, that is a Python warning.
         ending: Whether the leg's own task is being cancelled. At the end of ``asyncio.run`` this one is too, and may
             be the first to run.
     """
@@ -109,9 +110,10 @@ class TurnRun:
         *,
         along: bool = False,
         otherwise: str | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
         self._operation, self._drain, self._instruction, self._ending = operation, drain, instruction, ending
-        self._otherwise = otherwise
+        self._otherwise, self._warn = otherwise, warn
         self.carry = instruction is None or (along and isinstance(instruction, str))
         self.row: TurnRow | None = None  # of the log; None until it holds the Branch
         self.batch: Batch | None = None
@@ -172,6 +174,10 @@ class TurnRun:
 
     # ------------------------------------------------------------------ what it does
     async def _main(self) -> None:
+        tellers, task = self._operation.branch.turn_state.tellers, asyncio.current_task()
+        assert task is not None, "this is a task's own coroutine"
+        if self._warn is not None:
+            tellers[task] = self._warn
         try:
             await run_in_turn(
                 self._operation.branch,
@@ -181,6 +187,7 @@ class TurnRun:
                 prompt="" if self._instruction is None else prompt(self._instruction),
             )
         finally:
+            tellers.pop(task, None)
             if self._late is not None:
                 raise self._late
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from lionnb.errors import ResolveRefusedError, SteerRefusedError
 
-__all__ = ("MAX_KEY_CHARS", "MAX_STEER_BYTES", "normalise", "normalise_key", "person", "who")
+__all__ = ("MAX_KEY_CHARS", "MAX_STEER_BYTES", "normalise", "normalise_key", "person", "sender", "who")
 
 MAX_STEER_BYTES: Final = 64 * 1024
 """The longest steer, in bytes of UTF-8."""
@@ -23,6 +23,10 @@ MAX_STEER_BYTES: Final = 64 * 1024
 MAX_KEY_CHARS: Final = 200
 """The longest idempotency key or control id: PostgreSQL's index refuses long ones that SQLite would take."""
 
+MAX_NAME_CHARS: Final = 200
+"""The longest name of a person who acts."""
+
+_NO_NAME: Final = f"by is a name of up to {MAX_NAME_CHARS} plain characters."
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _INVISIBLE: Final = frozenset("\u2800\u3164\uffa0\u115f\u1160\u034f")  # blank by their glyph, not by their category
 
@@ -94,6 +98,8 @@ def person(by: object, act: str) -> str:
 
     Source: ADR-0108, "It records who resolved it".
     """
+    if isinstance(by, str) and not _is_name(by):
+        raise ResolveRefusedError("by", f"{_NO_NAME} Nothing was changed.")
     if not isinstance(by, str) or _shows_nothing(by):
         raise ResolveRefusedError(
             "by", f'{act} is a person\'s act and needs a name: say by="your name". Nothing was changed.'
@@ -101,10 +107,30 @@ def person(by: object, act: str) -> str:
     return by
 
 
+def sender(by: object) -> str:
+    """Return the name of who sends or starts something; without one (``None``, or blank) it is `who`.
+
+    Raises:
+        SteerRefusedError: ``by``: too long for a name, or no database can keep it.
+        TypeError: No text.
+    """
+    if by is not None and not isinstance(by, str):
+        raise TypeError(f"by is a text or None, not {type(by).__name__}.")
+    if by is None or _shows_nothing(by):
+        return who()
+    if not _is_name(by):
+        raise SteerRefusedError("by", f"{_NO_NAME} Nothing was written.")
+    return by
+
+
+def _is_name(by: str) -> bool:
+    return len(by) <= MAX_NAME_CHARS and "\x00" not in by and _SURROGATE.search(by) is None
+
+
 def who() -> str:
     """The person who acts in this process: the hub's user, else the account."""
     if hub := os.environ.get("JUPYTERHUB_USER"):
-        return hub
+        return hub[:MAX_NAME_CHARS]
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # no entry for this uid, as in some containers

@@ -51,8 +51,8 @@ class TurnState:
     """See the module. ``turn`` is the specification's active pointer; ``lock`` its turn lock."""
 
     __slots__ = (
-        "__weakref__", "_entering", "detached", "left", "lock", "log", "loop", "mutex", "report", "turn", "waiters",
-        "warned_model",
+        "__weakref__", "_entering", "detached", "left", "lock", "log", "loop", "mutex", "report", "tellers", "turn",
+        "waiters", "warned_model",
     )  # fmt: skip
 
     def __init__(self, keep: Callable[[TurnRow], None] | None = None) -> None:
@@ -64,10 +64,17 @@ class TurnState:
         self.waiters: dict[int, Waiter] = {}  # insertion order is the order in which the lock will be handed over
         self.log = TurnLog(keep=keep)
         self.left: TurnRow | None = None  # the last turn, if it did not complete: it may have left loose ends
+        # Tasks whose turns nobody can answer a Python warning for (a leg's), and what is told instead.
+        self.tellers: dict[asyncio.Task[Any], Callable[[str], None]] = {}
         self.warned_model = False  # said once that an assignment inside a turn changes that call only
         # Re-entrant: dropping a turn of a dead loop closes it while the Branch is being re-homed.
         self.mutex = threading.RLock()
         self._entering = False  # a caller holds the lock and has not set `turn` yet
+
+    def teller(self) -> Callable[[str], None] | None:
+        """What the current task's turn is told instead of a Python warning; ``None``: nothing instead."""
+        task = asyncio.current_task()
+        return None if task is None else self.tellers.get(task)
 
     def __copy__(self) -> TurnState:
         return TurnState(self.log.keep)

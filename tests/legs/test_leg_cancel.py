@@ -453,13 +453,26 @@ async def test_a_redirect_that_its_turn_has_just_claimed_does_not_cancel_it(scen
     assert result.turns[1].steers == (first.control_id, second.control_id)
 
 
-async def test_a_redirect_between_turns_is_a_steer(scene):
+async def test_a_redirect_before_the_first_turn_goes_with_it(scene):
+    """A turn that has not begun is not cancelled: it takes the steer along, also before its leg has made it."""
     s = scene()
     leg = s.leg()
     receipt = leg.redirect("at once")  # nothing runs yet
+    assert "lands in this leg's first turn" in leg.steer("this too").sentence
     s.answer_all()
     result = await leg
-    assert [t.end for t in result.turns] == [TurnEnd.RETURNED] * 2 and (await receipt).fate is Fate.APPLIED
+    assert [t.end for t in result.turns] == [TurnEnd.RETURNED] and (await receipt).fate is Fate.APPLIED
+    assert "Survey X" in s.last(0) and "> at once" in s.last(0) and "> this too" in s.last(0)
+
+
+async def test_a_leg_whose_last_turn_was_cancelled_says_so(scene):
+    s = scene()
+    leg = s.leg()
+    await s.working()
+    assert leg.cancel_turn()
+    result = await leg
+    assert (result.value, result.note) == (None, "its last turn was cancelled")
+    assert s.run(leg).ended_note == result.note
 
 
 # ---------------------------------------------------------------------- the task, and the loop
