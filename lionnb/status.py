@@ -9,7 +9,7 @@ Source: ADR-0108, "Forced-consumer honesty".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from shlex import quote
 from typing import Any
@@ -50,6 +50,17 @@ def told(controls: Sequence[ControlRecord], session: SessionRecord, view: RunVie
         sentence = _sentence(control, fate, owner, view, before, now)
         found.append(Told(control, fate, chip_of(fate, control.note), sentence, owner, held))
         before += is_open
+    return _pointed(found)
+
+
+def _pointed(found: list[Told]) -> list[Told]:
+    """Say of what was not delivered which control sends it again: the advice to resume has been followed."""
+    again = {one.control.resent_from: one for one in found if one.control.resent_from is not None}
+    for at, one in enumerate(found):
+        new = again.get(one.control.id)
+        if new is not None and one.fate in (Fate.REJECTED, Fate.NEVER_LANDED):
+            said = f"not delivered; sent again as control {_short(new.control.id)}, which is {_FATES[new.fate]}"
+            found[at] = replace(one, sentence=said)
     return found
 
 

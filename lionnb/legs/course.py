@@ -37,7 +37,7 @@ from lionnb.legs.states import FOLLOWS, LegPhase, TurnEnd, step
 from lionnb.legs.steering import Steering
 from lionnb.legs.turn import Operation, TurnRun, prompt
 from lionnb.plain import first_line
-from lionnb.records import FeedEvent, RunStatus, SessionRecord, Usage
+from lionnb.records import ControlRecord, FeedEvent, RunStatus, SessionRecord, Usage
 from lionnb.turns import context as ctxs
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class Course:
         after: tuple[Course, ...] = (),
         again: SessionRecord | None = None,
         receipts: Iterable[Receipt] = (),
+        queued: Iterable[ControlRecord] = (),
         resume_on_timeout: bool = False,
         snapshot: bool = True,
     ) -> None:
@@ -105,7 +106,7 @@ class Course:
         self._steering = Steering(
             ledger, self.session_id, self.feed, self.loop, self._outlook, lambda: self.turn_id, self.token
         )
-        self._steering.adopt(receipts)
+        self._steering.adopt(receipts, queued)
         self._lag = Lag(store, self.loop, self.feed, lambda: self.turn_id)
         self._plans = Plans(self._steering, self.feed, self.run_id)
         self._unwatch = store.watch(self.session_id, self._steering.changed)

@@ -47,6 +47,7 @@ class Receipt:
         self._before = 0
         self._run_ended = False
         self._waits: str | None = None
+        self._again: Receipt | None = None  # of the row that sends this one again
         self._outlook: Callable[[], Outlook] = Outlook
         self._recorded: concurrent.futures.Future[bool] = concurrent.futures.Future()  # False: refused
         self._settled: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -103,6 +104,9 @@ class Receipt:
             return f"refused: {refusal[1]}"
         if fate is None or record is None:
             return self._waits or "being recorded"
+        if (again := self._again) is not None and fate in (Fate.REJECTED, Fate.NEVER_LANDED):
+            now = again.sentence if with_clock else again.lasting_sentence
+            return f"not delivered by the leg that ended; sent again as control {again.control_id[:8]}: {now}"
         if fate is not Fate.PENDING:
             return sentence_of(record, fate, now=time.time())
         outlook = self._outlook()  # it may notice that its leg is over
@@ -182,6 +186,15 @@ class Receipt:
                 return
             self._run_ended, self._outlook = False, outlook
             self._settled = concurrent.futures.Future()
+
+    def sent_again(self, again: Receipt) -> None:
+        """The row of *again* sends the same words once more. From any thread."""
+        self._again = again
+
+    @property
+    def again(self) -> Receipt | None:
+        """The receipt of the steer that sends this one again, as far as this process knows; it may have one too."""
+        return self._again
 
     def when_recorded(self, fn: Callable[[], None]) -> None:
         """Call *fn* once the row is there (at once, if it is), on whatever thread that is known; never if refused."""

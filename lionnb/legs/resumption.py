@@ -27,7 +27,7 @@ from lionnb.legs.registry import check_flag, check_resume_on_timeout, enter, leg
 from lionnb.legs.run import new_leg
 from lionnb.legs.snapshot import restored
 from lionnb.legs.turn import FIRST_ONLY
-from lionnb.records import RunStatus, SessionRecord, SessionSpec
+from lionnb.records import ControlRecord, RunStatus, SessionRecord, SessionSpec
 from lionnb.store.address import Space
 from lionnb.store.door import person, sender
 from lionnb.store.lease import identity
@@ -202,7 +202,7 @@ def _go_on(
     refuse_second(branch, session.name, resumes=True)
     ended = [leg for leg in before if not leg.live]
     spec = _spec(session, branch, budget)
-    taken = _take(
+    taken, queued = _take(
         store,
         spec,
         resend=resend,
@@ -223,6 +223,7 @@ def _go_on(
             by=by,
             heartbeat_s=heartbeat_s,
             again=taken,
+            queued=queued,
             receipts=[receipt for leg in ended for receipt in leg.receipts],
             resume_on_timeout=resume_on_timeout,
             snapshot=snapshot,
@@ -248,8 +249,8 @@ def _spec(session: SessionRecord, branch: Branch, budget: Budget) -> SessionSpec
     return SessionSpec(**(session.model_dump(include=set(SessionSpec.model_fields)) | identity() | fresh))
 
 
-def _take(store: Store, spec: SessionSpec, **how: Any) -> SessionRecord:
-    """Make the run *spec*'s; blocks. Nobody holds it if this raises.
+def _take(store: Store, spec: SessionSpec, **how: Any) -> tuple[SessionRecord, tuple[ControlRecord, ...]]:
+    """Make the run *spec*'s; blocks, and gives what waits in it too. Nobody holds it if this raises.
 
     Raises:
         ResumeRefusedError: It is somebody else's.
@@ -271,7 +272,7 @@ def _take(store: Store, spec: SessionSpec, **how: Any) -> SessionRecord:
         _undo(store, spec)
         raise
     if got.session is not None:
-        return got.session
+        return got.session, got.queued
     assert got.refusal is not None
     reason, sentence = got.refusal
     raise ValueError(sentence) if reason == "nothing" else ResumeRefusedError(reason, sentence)

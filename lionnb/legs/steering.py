@@ -114,11 +114,27 @@ class Steering:
         """How many steers are known to be pending, anybody's."""
         return sum(record.state is ControlState.PENDING for record in list(self._open.values()))
 
-    def adopt(self, receipts: Iterable[Receipt]) -> None:
-        """Keep the receipts of the leg before this one true: what it left pending is queued again."""
+    def adopt(self, receipts: Iterable[Receipt], queued: Iterable[ControlRecord] = ()) -> None:
+        """Keep the receipts of the leg before this one true: what it left pending is queued again.
+
+        What is *queued* in the run, and has no receipt here, gets one; that of the row which it sends again names it.
+        """
         for receipt in receipts:
-            receipt.reopened(self._outlook)
-            self._book.add(receipt)
+            known: Receipt | None = receipt
+            while known is not None:
+                if all(known is not same for same in self._book.of(known.control_id)):
+                    known.reopened(self._outlook)
+                    self._book.add(known)
+                known = known.again
+        for before, record in enumerate(queued):
+            if self._book.of(record.id):
+                continue
+            made = Receipt(record.text, record.id, record.key)
+            made.expects(self._outlook)
+            made.admitted(record, before)
+            self._book.add(made)
+            for old in self._book.of(record.resent_from or ""):
+                old.sent_again(made)
 
     # ------------------------------------------------------------------ sending (any thread)
     def steer(self, text: str, key: str | None, by: str) -> Receipt:

@@ -10,6 +10,7 @@ import lionnb
 from lionnb.errors import LegExistsError, LegFailedError, ResumeRefusedError, SteerRefusedError, StoreError
 from lionnb.legs import legs
 from lionnb.records import Fate, RunStatus
+from lionnb.status import told
 from tests.legs.story import deadline, ended, phase, spend
 from tests.store.processes import Other
 
@@ -61,6 +62,40 @@ async def test_what_the_sweep_rejected_is_delivered_by_the_leg_that_goes_on(scen
     }
     assert (second.run_id, second.session_id) == (first.run_id, first.session_id)
     assert s.run(first).status is RunStatus.COMPLETED
+
+
+@LEFT
+async def test_what_is_sent_again_has_a_receipt_and_the_old_one_points_to_it(scene):
+    """Nobody is told to resume what was resumed, in Python or in the terminal."""
+    s = scene()
+    first, (old,) = await stopped_with(s, "old")
+    second = again(s, first)
+    new = second.receipts[-1]
+    assert new.text == "old" and old.again is new and old.fate is Fate.REJECTED
+    assert f"sent again as control {new.control_id[:8]}: " in old.sentence and "lionnb.resume" not in old.sentence
+    s.answer_all()
+    await second
+    assert (await new).fate is Fate.APPLIED and "applied in turn" in old.sentence
+    rows, session = s.rows(first), s.run(first)
+    (view,) = s.store.ask(lambda core: core.views([session], 0.0))
+    lines = [one.sentence for one in told(rows, session, view, 0.0)]
+    assert lines[0] == f"not delivered; sent again as control {new.control_id[:8]}, which is applied"
+
+
+@LEFT
+async def test_what_a_chain_of_resumes_sends_is_told_by_the_oldest_receipt(scene):
+    s = scene()
+    gate = s.store.hold("claim_all")
+    first, (old,) = await stopped_with(s, "often")
+    second = again(s, first)
+    second.stop()
+    gate.open()
+    await ended(second)
+    s.answer_all()
+    third = again(s, first)
+    await third
+    assert old.again.again is third.receipts[-1] and "applied in turn" in old.sentence
+    assert all(receipt.settled for receipt in third.receipts)
 
 
 @LEFT
