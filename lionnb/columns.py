@@ -70,7 +70,7 @@ CONTROLS: dict[str, Column] = {
     "verb": (TEXT, lambda r: r.control.verb),
     "text": (TEXT, lambda r: r.control.text),
     "fate": (_words(Fate), lambda r: r.fate.value),
-    "chip": (_words(Chip), lambda r: chip_of(r.fate, r.control.note).value),
+    "chip": (_words(Chip), lambda r: chip_of(r.fate, r.control).value),
     "state": (_words(ControlState), lambda r: r.control.state.value),
     "turn_id": (TEXT, lambda r: r.control.turn_id),
     "turn_outcome": (_words(TurnOutcome), lambda r: r.control.turn_outcome),

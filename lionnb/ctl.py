@@ -67,8 +67,7 @@ def _store(db: str | None) -> Iterator[Ask]:
         raise StoreError("a store in memory belongs to its process alone: nothing can be steered in it from here.")
     if where.kind == "file" and not os.path.exists(where.address):
         raise StoreError(
-            "there is no control database at this place: nothing has run there yet, or LIONNB_DB (or --db) names "
-            "another place."
+            f"{_nothing_at(where.address)}: nothing has run there yet, or LIONNB_DB (or --db) names another place."
         )
     store = Store(db)
 
@@ -85,6 +84,10 @@ def _store(db: str | None) -> Iterator[Ask]:
         yield ask
     finally:
         store.close()
+
+
+def _nothing_at(path: str) -> str:
+    return f"there is no control database at {clip(path, 1_000)}, the file does not exist"
 
 
 def _who(by: str | None) -> str:
@@ -226,7 +229,8 @@ def legs(
 
     where, now = locate(db), time.time()
     found: list[Any] = []
-    if where.kind != "file" or os.path.exists(where.address):
+    there = where.kind != "file" or os.path.exists(where.address)
+    if there:
         with _store(db) as ask:
             found = ask(lambda core: _legs(core, now))
     shown = [line for line in found if every or line[0].ended_at is None or line[3]]
@@ -234,6 +238,8 @@ def legs(
         say(json_line(legs_json(shown, now)))
     elif shown:
         say(legs_table(shown, now))
+    elif not there:
+        say(f"no runs are here: {_nothing_at(where.address)}")
     else:
         say("no runs are here" if every or not found else "no run is live here; --all shows those that have ended")
 

@@ -1,7 +1,8 @@
 """Every exception that lionnb raises on purpose.
 
 Each constructor takes data and builds a sentence that says what happened and what to do next. No database
-text, SQL or path reaches a message. Imports of lionnb only `plain`.
+text and no SQL reaches a message, and no path but that of a database which cannot be there, or cannot be
+opened. Imports of lionnb only `plain`.
 """
 
 from __future__ import annotations

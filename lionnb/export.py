@@ -26,11 +26,14 @@ FORMAT: Final = 1
 KEPT: Final = frozenset(
     {
         "id", "run_id", "session_id", "branch_id", "turn_id", "resent_from", "leg", "claim",  # ids
-        "kind", "status", "verb", "state", "fate", "outcome", "turn_outcome", "carried",  # words, and ids again
+        "kind", "status", "verb", "state", "fate", "chip", "outcome", "turn_outcome", "carried",  # words, and ids again
         "operation", "model",
     }
 )  # fmt: skip
 """Fields whose text stays when an export is redacted."""
+
+FINDINGS: Final = frozenset({"applied", "abandoned"})
+"""What the note of a resolved control says, and nothing else: words of a fixed list, which stay."""
 
 
 def exported(
@@ -46,7 +49,9 @@ def exported(
         redact: Replace every text that is no id and no word of a fixed list by its length.
     """
     run = session.model_dump(mode="json")
-    sent = [told.control.model_dump(mode="json") | {"fate": told.fate.value} for told in controls]
+    sent = [
+        told.control.model_dump(mode="json") | {"fate": told.fate.value, "chip": told.chip.value} for told in controls
+    ]
     did = [turn.model_dump(mode="json") for turn in turns]
     if redact:
         run, sent, did = redacted(run), redacted(sent), redacted(did)
@@ -56,7 +61,7 @@ def exported(
 def redacted(value: Any, field: str = "") -> Any:
     """*value* with its texts replaced, as the value of *field*."""
     if isinstance(value, str):
-        return value if field in KEPT else f"({len(value)} characters)"
+        return value if field in KEPT or (field == "note" and value in FINDINGS) else f"({len(value)} characters)"
     if isinstance(value, dict):
         return {key: redacted(each, key) for key, each in value.items()}
     if isinstance(value, list):

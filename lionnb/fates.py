@@ -31,8 +31,10 @@ def sentence_of(control: ControlRecord, fate: Fate, *, now: float) -> str:
             seen = {True: "", False: "; the instruction is not in the Branch's history", None: ""}[control.in_history]
             return f"applied in turn {turn}, which {_ended(control.turn_outcome)}{seen}"
         case Fate.RESOLVED:
-            late = f"; later its leg reported: {control.late_report}" if control.late_report else ""
-            return f"recorded as {control.note} by {control.closed_by}{late}"
+            if control.late_report:
+                found = f"resolved as {control.note} by {control.closed_by}"
+                return f"{found}; later its leg reported: {control.late_report}"
+            return f"recorded as {control.note} by {control.closed_by}"
         case Fate.REJECTED:
             return f"not delivered: {control.note or 'the run ended before it could land'}"
         case Fate.WITHDRAWN:

@@ -154,6 +154,7 @@ def legs(source: Branch | Leg | Store | str | None = None) -> pd.DataFrame:
     """The runs: one row each. Arguments as `controls`.
 
     A run whose process is proven gone reads *lost*, recorded or not; ``leg`` says what is known of a running one.
+    ``duration_s`` is from its first start to its last end: of a run that was resumed, the time between its legs counts.
     ``starved_s`` sums its turns', and, for a leg that lives in this kernel, what came after the last of them.
     """
     found = _views(source)

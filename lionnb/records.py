@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict
 
 __all__ = (
     "CHIP_OF_FATE",
+    "LATE_APPLIED",
+    "LATE_GIVEN_BACK",
     "Chip",
     "ControlRecord",
     "ControlState",
@@ -73,12 +75,17 @@ CHIP_OF_FATE: dict[Fate, Chip] = {
     Fate.PENDING: Chip.QUEUED,
     Fate.DELIVERING: Chip.DELIVERING,
     Fate.APPLIED: Chip.APPLIED,
-    Fate.RESOLVED: Chip.APPLIED,  # `chip_of` looks at the note: resolved as abandoned is not delivered
+    Fate.RESOLVED: Chip.APPLIED,  # `chip_of` looks at the row: what its leg reported late, else what a person found
     Fate.REJECTED: Chip.NOT_DELIVERED,
     Fate.WITHDRAWN: Chip.NOT_DELIVERED,
     Fate.NEVER_LANDED: Chip.NOT_DELIVERED,
     Fate.NEVER_REPORTED: Chip.NEEDS_YOU,
 }
+
+
+LATE_APPLIED = "applied in turn "
+LATE_GIVEN_BACK = "given back, the Branch was never called"
+"""How a late report goes on behind its instant and a colon: what the leg knows of the delivery, and no person could."""
 
 
 class RunStatus(StrEnum):
@@ -256,6 +263,14 @@ class ControlRecord(_Record):
         text = self.payload.get("text")
         return text if isinstance(text, str) else ""
 
+    @property
+    def late_delivery(self) -> bool | None:
+        """Whether it was delivered, as its leg said after a person had resolved it; ``None`` where it said nothing."""
+        told = (self.late_report or "").partition(": ")[2]
+        if told.startswith(LATE_APPLIED):
+            return True
+        return False if told.startswith(LATE_GIVEN_BACK) else None
+
 
 def fate_of(control: ControlRecord, *, run_ended: bool, leg_dead: bool) -> Fate:
     """The fate to tell, from the row and from what is known of its run *now* (ADR-0108, forced-consumer honesty).
@@ -272,10 +287,16 @@ def fate_of(control: ControlRecord, *, run_ended: bool, leg_dead: bool) -> Fate:
     return Fate(control.state.value)
 
 
-def chip_of(fate: Fate, note: str | None = None) -> Chip:
-    """The chip for a fate; a row resolved as abandoned reads *not delivered*."""
-    if fate is Fate.RESOLVED and note == "abandoned":
-        return Chip.NOT_DELIVERED
+def chip_of(fate: Fate, control: ControlRecord | None = None) -> Chip:
+    """The chip for a fate; of a resolved row, what is known of its delivery.
+
+    A row resolved as abandoned reads *not delivered*. But a person finds out from a transcript, and the leg knows: what
+    it reported afterwards counts, whatever the person found.
+    """
+    if fate is Fate.RESOLVED and control is not None:
+        late = control.late_delivery
+        delivered = control.note != "abandoned" if late is None else late
+        return Chip.APPLIED if delivered else Chip.NOT_DELIVERED
     return CHIP_OF_FATE[fate]
 
 

@@ -15,8 +15,8 @@ from shlex import quote
 from typing import Any
 
 from lionnb.fates import ago, sentence_of
-from lionnb.records import Chip, ControlRecord, Fate, SessionRecord, chip_of, fate_of
-from lionnb.store.lease import RunView, claim_is_dead, leg_of
+from lionnb.records import Chip, ControlRecord, Fate, RunStatus, SessionRecord, chip_of, fate_of
+from lionnb.store.lease import RunView, claim_is_dead, leg_of, process_of
 from lionnb.terminal import clip, table
 
 __all__ = ("Told", "legs_json", "legs_table", "status_json", "status_lines", "told")
@@ -48,7 +48,7 @@ def told(controls: Sequence[ControlRecord], session: SessionRecord, view: RunVie
             max(0.0, now - control.handed_over_at) if owner is not None and control.handed_over_at is not None else None
         )
         sentence = _sentence(control, fate, owner, view, before, now)
-        found.append(Told(control, fate, chip_of(fate, control.note), sentence, owner, held))
+        found.append(Told(control, fate, chip_of(fate, control), sentence, owner, held))
         before += is_open
     return _pointed(found)
 
@@ -97,10 +97,10 @@ def status_lines(session: SessionRecord, view: RunView, controls: Sequence[Told]
     if session.ended_at is not None:
         ended_by = f", by {clip(session.ended_by, 40)}" if session.ended_by else ""
         lines.append(f"  ended     {ago(now - session.ended_at)} ago{ended_by}")
-    elif session.deadline_at is not None:
+    elif session.deadline_at is not None and view.status is RunStatus.RUNNING:  # a lost run has none any more
         left = session.deadline_at - now
         lines.append(f"  deadline  {f'in {ago(left)}' if left > 0 else f'passed {ago(-left)} ago'}")
-    lines.append(f"  process   pid {session.pid} on {clip(session.host, 100)}")
+    lines.append(f"  process   {process_of(session)}")
     lines.append(f"  asked     {clip(session.instruction, TEXT_CELLS)}")
     lines.append(f"  session   {clip(session.id)}   branch {clip(session.branch_id)}")
     lines += ["", _counted(controls)]

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from lionnb import columns
+from lionnb.fates import sentence_of
 from lionnb.records import (
     ControlRecord,
     ControlState,
@@ -16,6 +17,7 @@ from lionnb.records import (
     TurnRecord,
     Usage,
     Verdict,
+    chip_of,
 )
 
 TABLES = [
@@ -86,3 +88,20 @@ def test_a_row_resolved_as_abandoned_reads_not_delivered():
     for note, chip in (("applied", "applied"), ("abandoned", "not delivered")):
         done = control(state="resolved", claim="x", handed_over_at=1e9, closed_at=1e9, note=note)
         assert columns.controls_frame([columns.ControlRow(done, Fate.RESOLVED, "r")])["chip"].iloc[0] == chip
+
+
+@pytest.mark.parametrize("found", ["applied", "abandoned"])
+@pytest.mark.parametrize(
+    ("late", "chip"),
+    [
+        ("2026-11-30T10:00:00+00:00: applied in turn t1 (failed; not in the history): why", "applied"),
+        ("2026-11-30T10:00:00+00:00: given back, the Branch was never called", "not delivered"),
+    ],
+)
+def test_what_its_leg_reported_late_counts_whatever_a_person_found(found, late, chip):
+    """S3: no chip says "not delivered" of what was delivered, nor "applied" of what was not; the sentence has both."""
+    done = control(state="resolved", claim="x", handed_over_at=1e9, closed_at=1e9, note=found, late_report=late)
+    row = columns.controls_frame([columns.ControlRow(done.model_copy(update={"closed_by": "ana"}), Fate.RESOLVED, "r")])
+    assert row["chip"].iloc[0] == chip == chip_of(Fate.RESOLVED, done).value
+    said = sentence_of(done.model_copy(update={"closed_by": "ana"}), Fate.RESOLVED, now=2e9)
+    assert said == f"resolved as {found} by ana; later its leg reported: {late}"

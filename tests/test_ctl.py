@@ -178,7 +178,8 @@ def test_a_leg_that_was_killed_is_lost_and_every_fate_is_told(ctl, book, other):
     assert "running" in ctl("legs").out
     process.kill()
     looked = ctl("ctl", "status", RUN)
-    assert looked.code == 0 and "lost (its process is gone)" in looked.out
+    assert looked.code == 0 and "lost (its process is gone)" in looked.out and "deadline" not in looked.out
+    assert f"process   pid {process.pid} on this machine" in looked.out
     assert "never landed" in looked.out and "never reported back" in looked.out
     assert re.search(r"handed over to leg-1 \d+ min ago, which never reported back", looked.out)
     assert f"resolve {claimed}" in looked.out
@@ -214,12 +215,17 @@ def test_the_status_of_a_run_tells_every_fate_in_words_and_in_json(ctl, book):
     book(lambda core: core.report(book.claim, **done))
     rows["resolved"] = book.claimed()
     book(lambda core: core.resolve(rows["resolved"], "abandoned", "ben", time.time()))
+    rows["reported late"] = book.claimed()
+    book(lambda core: core.resolve(rows["reported late"], "abandoned", "ben", time.time()))
+    book(lambda core: core.report(book.claim, **done))
     rows["delivering"] = book.claimed()
     rows["withdrawn"] = book.sent("withdrawn")
     book(lambda core: core.withdraw(rows["withdrawn"], "ben", time.time()))
     rows["pending"] = book.sent("pending")
     looked, told = ctl("ctl", "status", sid[:4]), ctl("ctl", "status", sid, "--json").json
-    assert {c["id"]: c["fate"] for c in told["controls"]} == {cid: fate for fate, cid in rows.items()}
+    assert {c["id"]: c["fate"] for c in told["controls"]} == {
+        cid: "resolved" if fate == "reported late" else fate for fate, cid in rows.items()
+    }
     held = next(c for c in told["controls"] if c["fate"] == "delivering")
     assert held["owner"] == "leg-1" and held["claim_age_s"] > 200
     assert re.search(r"handed over to leg-1 \d+ min ago: its continuation turn runs", held["sentence"])
@@ -230,7 +236,9 @@ def test_the_status_of_a_run_tells_every_fate_in_words_and_in_json(ctl, book):
         "applied in turn turn-1, which completed",
         "withdrawn by ben before it was handed over",
         "queued: lands at the end of the current turn; 1 before it",
-        "steers: 1 queued, 1 delivering, 1 applied, 2 not delivered",
+        "resolved as abandoned by ben; later its leg reported: 20",
+        "steers: 1 queued, 1 delivering, 2 applied, 2 not delivered",
+        f"process   pid {os.getpid()} on this machine",
     ):
         assert words in looked.out
     book(lambda core: core.end(sid, "leg-1", "failed", by="leg-1", note="why", now=time.time()))
@@ -436,8 +444,21 @@ def test_an_id_that_fits_two_things_is_refused_and_both_are_named(ctl, book):
 
 
 def test_a_store_that_is_not_there_yet_has_no_runs_and_is_not_made(ctl):
-    assert ctl("legs").out == "no runs are here\n" and ctl("legs", "--all", "--json").json == {"legs": []}
-    assert not os.path.exists(os.environ["LIONNB_DB"])
+    path = os.environ["LIONNB_DB"]
+    missing = f"there is no control database at {path}, the file does not exist"
+    assert ctl("legs").out == f"no runs are here: {missing}\n" and ctl("legs", "--all", "--json").json == {"legs": []}
+    for command in (("ctl", "status", RUN), ("export", RUN), ("ctl", "purge", "--before", "30d")):
+        refused = ctl(*command)
+        assert refused.code == 3 and missing in refused.err
+    assert not os.path.exists(path)
+
+
+def test_who_only_looks_makes_no_file_beside_the_database(ctl, book):
+    book.run()
+    folder = os.path.dirname(os.environ["LIONNB_DB"])
+    before = sorted(os.listdir(folder))
+    assert ctl("legs").code == ctl("ctl", "status", RUN).code == ctl("export", RUN).code == 0
+    assert sorted(os.listdir(folder)) == before
 
 
 def test_db_names_another_store_than_the_environment(ctl, book, monkeypatch, tmp_path):

@@ -57,7 +57,7 @@ def test_it_is_the_whole_run_to_the_letter(run, book, ctl) -> None:  # noqa: F81
     assert value["lionnb_export"] == 1 and value["redacted"] is False
     assert SessionRecord(**value["run"]).id == run
     (control,) = value["controls"]
-    assert control.pop("fate") == "pending"
+    assert (control.pop("fate"), control.pop("chip")) == ("pending", "queued")
     assert ControlRecord(**control).text == "only patients after 2020"
     (turn,) = value["turns"]
     assert TurnRecord(**turn).starved_s == 1.5 and TurnRecord(**turn).carried == (book.control,)
@@ -79,9 +79,20 @@ def test_redacted_it_holds_nothing_that_anybody_wrote(run, book, ctl) -> None:  
     assert (turn["outcome"], turn["model"], turn["ended_at"]) == ("failed", "openai/gpt-4o-mini", 3.0)
 
 
+@pytest.mark.parametrize("found", ["applied", "abandoned"])
+def test_redacted_it_still_says_what_a_person_found(book, ctl, found) -> None:  # noqa: F811
+    """A word of a fixed list is nobody's text; a note that says anything else is."""
+    book.run()
+    cid, gone = book.claimed(), book.sent()
+    book(lambda core: core.resolve(cid, found, "ana", 5.0))
+    book(lambda core: core.withdraw(gone, "ana", 6.0, note=f"{found}, as I thought"))
+    notes = {one["id"]: one["note"] for one in ctl("export", RUN, "--redact").json["controls"]}
+    assert notes == {cid: found, gone: f"({len(found) + len(', as I thought')} characters)"}
+
+
 def test_what_may_stay_are_fields_that_exist() -> None:
     """A field of a new name is redacted until somebody says otherwise."""
-    fields = {*SessionRecord.model_fields, *ControlRecord.model_fields, *TurnRecord.model_fields, "fate"}
+    fields = {*SessionRecord.model_fields, *ControlRecord.model_fields, *TurnRecord.model_fields, "fate", "chip"}
     assert fields >= KEPT
     assert redacted({"new": "text", "more": [{"deep": "text"}], "n": 3, "no": None, "yes": True}) == {
         "new": "(4 characters)",

@@ -38,7 +38,8 @@ def check_arguments(
 
     Raises:
         ValueError: Unknown ``op``, no instruction, or ``run`` on a model that does not stream like a command line.
-        TypeError: An argument that the operation does not take, or that the leg gives itself; or one of another kind.
+        TypeError: An argument of another kind, one that the leg gives itself, or whose name is nearly that of one which
+            the operation knows; and any unknown one, where the operation hands none on.
     """
     if isinstance(instruction, bool | int | float | bytes | list | tuple | set) or (
         isinstance(instruction, dict) and op != "ReAct"

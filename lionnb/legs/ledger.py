@@ -29,6 +29,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 TRIES = 3  # answers, or waits for one, after which a leg takes it that the store will not do it
+ASKED_AGAIN = "the control database is asked again: %s"
 PAUSE_S = 0.5  # before the second try, and twice that before the third: a server that restarts needs a moment
 
 
@@ -128,6 +129,7 @@ class Ledger:
         self._store, self._spec = store, spec
         self._line = asyncio.Lock()  # of the control thread's loop, which it meets at its first wait
         self._registered = registered
+        self._asked_again = False
         self._pending: set[concurrent.futures.Future[Any]] = set()
 
     @property
@@ -206,7 +208,9 @@ class Ledger:
             if enough() or self._store.closed or (cancelled is not None and not last):
                 return Answer(None, problem, cancelled)
             if failed:
-                log.warning("the control database is asked again: %s", problem)
+                # Once a leg: each of its last writes would say it twice more, and what failed is said at the end.
+                log.log(logging.DEBUG if self._asked_again else logging.WARNING, ASKED_AGAIN, problem)
+                self._asked_again = True
                 future = self.submit(work)
                 sent(future)
 

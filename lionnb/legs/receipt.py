@@ -81,7 +81,7 @@ class Receipt:
     def chip(self) -> Chip | None:
         """The chip for it; ``None`` while the row is still being written."""
         fate = self.fate
-        return None if fate is None else chip_of(fate, None if self._record is None else self._record.note)
+        return None if fate is None else chip_of(fate, self._record)
 
     @property
     def settled(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 import threading
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +21,7 @@ from lionnb.legs.arguments import check_arguments
 from lionnb.legs.budget import Budget, seconds_limit
 from lionnb.legs.leg import HEARTBEAT_S, Leg
 from lionnb.legs.shutdown import end_legs, say_unfinished
+from lionnb.legs.turn import prompt
 from lionnb.store.door import sender
 from lionnb.store.store import Store, default_store
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 __all__ = ("OnExisting", "check_flag", "check_resume_on_timeout", "enter", "legs", "refuse_second", "start_leg")
+
+log = logging.getLogger(__name__)
 
 OnExisting = Literal["refuse", "attach", "stop", "queue"]
 
@@ -74,12 +78,15 @@ def start_leg(
         branch: A Branch; a stock lionagi one is made turn-aware in place.
         instruction: What the first turn is asked.
         op: ``operate``, ``communicate``, ``ReAct`` or ``run``.
-        name: A name to find it by.
+        name: A name to show, in views, tables and lists; and no two live legs of this kernel have the same one (see
+            *on_existing*). It is no id: `lionnb.resume`, the tables and the terminal take the run's.
         timeout_s: Seconds for the whole leg, continuations included; ``None`` is no limit.
         max_turns: It ends after so many turns.
         max_tokens: It ends between turns once so many tokens were used.
         on_existing: What to do when live legs of this kernel have this Branch or this name already: ``refuse``;
-            ``attach`` (return that leg); ``stop`` (end them first); ``queue`` (start after them).
+            ``attach`` (return that leg as it was started: the Branch, instruction and limits given here are not used,
+            and one warning says so where Branch or instruction differ); ``stop`` (end them first); ``queue`` (start
+            after them).
         store: Where it is recorded; the default store of this process.
         by: Who starts it; the hub's user or the account.
         heartbeat_s: Seconds between its heartbeats; ``None`` switches them off.
@@ -93,9 +100,11 @@ def start_leg(
         NoRunningLoopError: There is no running event loop.
         LegExistsError: There is a live leg already.
         ValueError: Unknown ``op`` or ``on_existing``, a limit that is none, or ``op="run"`` on a model that cannot.
-        TypeError: An argument that the operation does not take.
+        TypeError: An argument of the wrong type, one that the leg gives itself, or one whose name is nearly that of an
+            argument that the operation knows. Any other unknown one goes to the provider, as lionagi does it.
         AdoptionError: The Branch cannot be made turn-aware.
-        StoreError: ``LIONNB_DB`` names no database.
+        StoreError: ``LIONNB_DB`` names no database, or a place where no file can be. Whether what is there can be
+            opened is known later: the leg runs all the same, and says what it cannot record.
 
     Source: ADR-0108.
     """
@@ -135,10 +144,23 @@ def start_leg(
         )
 
     leg, existing = enter(branch, name, make, on_existing)
+    if existing and on_existing == "attach":
+        _say_what_attaching_ignores(leg, branch, instruction)
     if on_existing == "stop":
         for old in existing:
             old.stop()
     return leg
+
+
+def _say_what_attaching_ignores(leg: Leg, branch: Branch, instruction: Any) -> None:
+    """In one warning: who attaches gets a leg that was started otherwise, and would wait for what nobody does."""
+    differs = ["the Branch"] if leg.branch is not branch else []
+    differs += ["the instruction"] if prompt(leg.instruction) != prompt(instruction) else []
+    if differs:
+        log.warning(
+            "attached to leg %s as it was started: %s given here differs from its own and is not used.",
+            leg.run_id, " and ".join(differs),
+        )  # fmt: skip
 
 
 def enter(

@@ -185,7 +185,8 @@ class Run:
         if answer.cancelled is not None:
             raise answer.cancelled
         if result is None:
-            unknown = Ending(RunStatus.COMPLETED, f"whether steers were pending is unknown: {answer.problem}")
+            why = str(answer.problem).rstrip(".")  # wherever a note is told, something follows it
+            unknown = Ending(RunStatus.COMPLETED, f"whether steers were pending is unknown: {why}")
             return None if enough() else unknown
         if result.ended or self._ended_here(result.session):
             return Ending(RunStatus.COMPLETED, note)

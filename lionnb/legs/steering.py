@@ -249,7 +249,7 @@ class Steering:
         sentence = known[0].lasting_sentence if known else sentence_of(record, fate, now=time.time())
         self._feed.event(
             "steer", record.turn_id or self._turn_id(), control_id=record.id, seq=record.seq, text=record.text,
-            fate=fate.value, chip=chip_of(fate, record.note).value, sentence=sentence, note=record.note,
+            fate=fate.value, chip=chip_of(fate, record).value, sentence=sentence, note=record.note,
             turn_id=record.turn_id, created_at=record.created_at, created_by=record.created_by,
             claim=record.claim, handed_over_at=record.handed_over_at, closed_at=record.closed_at,
         )  # fmt: skip

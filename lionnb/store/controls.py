@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from lionnb.errors import ResolveRefusedError, SteerRefusedError, StoreError
-from lionnb.records import ControlRecord, ControlState
+from lionnb.records import LATE_APPLIED, LATE_GIVEN_BACK, ControlRecord, ControlState
 from lionnb.store import statements as sql
 from lionnb.store.door import normalise, normalise_key, person
 from lionnb.store.gate import CONSUMERS, Refusal, refuse_conflict, refuse_session, refuse_verb
@@ -158,7 +158,7 @@ class Controls(Leases):
         stays resolved and gets a late report. Twice: the second returns nothing.
         """
         rows = await tx.change(sql.GIVE_BACK, token=token)
-        await tx.change(sql.REPORT_LATE, token=token, report=f"{_utc(now)}: given back, the Branch was never called")
+        await tx.change(sql.REPORT_LATE, token=token, report=f"{_utc(now)}: {LATE_GIVEN_BACK}")
         return tuple(row.id for row in rows)
 
     @writes
@@ -237,7 +237,8 @@ class Controls(Leases):
 
         Raises:
             ResolveRefusedError: ``outcome``, ``by``, ``claim``, ``unknown``, ``not_claimed`` (only a delivering row can
-                be resolved), ``anew`` (it was given back and handed over again meanwhile). The row is unchanged.
+                be resolved), ``anew`` (*claim* is not the present one: it was handed over again, or it is not given in
+                full). The row is unchanged.
 
         Source: ADR-0108, "A claimed row is never resolved by anything but its claimant".
         """
@@ -328,15 +329,16 @@ def _why_not_withdrawn(row: ControlRecord) -> Refusal:
 
 def _why_not_resolved(row: ControlRecord, seen: str | None) -> Refusal:
     if row.state is ControlState.DELIVERING:
-        since = f" at {_utc(row.handed_over_at)}" if row.handed_over_at is not None else ""
+        since = f", made at {_utc(row.handed_over_at)}" if row.handed_over_at is not None else ""
         return "anew", (
-            f"control {row.id} is not in the hands that you saw: it was given back meanwhile, and handed over anew"
-            f"{since}. Nothing was recorded: look at it again, and decide about this hand-over."
+            f"the claim given is not the one of the present hand-over of control {row.id}{since}: it was handed over "
+            "anew since you looked, or the claim is not given in full. Nothing was recorded: look at it again "
+            "(`lionnb ctl status` prints the claim), and decide about this hand-over."
         )
     if row.state is ControlState.PENDING and seen is not None:
         return "not_claimed", (
-            f"control {row.id} was given back meanwhile: the hand-over that you saw delivered nothing, and it waits "
-            "again. Withdraw it if it must not land."
+            f"control {row.id} is in nobody's hands and waits: a hand-over that you saw was given back meanwhile, and "
+            "delivered nothing. Withdraw it if it must not land."
         )
     if row.state is ControlState.PENDING:
         return (
@@ -351,7 +353,7 @@ def _why_not_resolved(row: ControlRecord, seen: str | None) -> Refusal:
 
 def _late(turn_id: str | None, outcome: str, in_history: bool | None, note: str | None, now: float) -> str:
     kept = {True: "in the history", False: "not in the history", None: "history unknown"}[in_history]
-    told = f"{_utc(now)}: applied in turn {turn_id or 'unknown'} ({outcome}; {kept})"
+    told = f"{_utc(now)}: {LATE_APPLIED}{turn_id or 'unknown'} ({outcome}; {kept})"
     return f"{told}: {note}" if note else told
 
 

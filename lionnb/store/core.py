@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from lionnb.errors import StoreError
 from lionnb.records import FeedEvent, TurnRecord
 from lionnb.store import statements as sql
 from lionnb.store.address import Addresses
 from lionnb.store.engine import make_engine, prepare
-from lionnb.store.faults import is_database_error, translate
+from lionnb.store.faults import NOT_OPENED, is_database_error, name_file, translate
 from lionnb.store.filesystem import check_folder
 from lionnb.store.location import Location
 from lionnb.store.resumes import Resumes
@@ -38,20 +41,12 @@ class StoreCore(Resumes, Addresses):
             StoreVersionError: It is somebody else's, or a newer lionnb's; it is unchanged.
             StoreError: It cannot be opened, or its file system hangs.
         """
-        if where.kind == "file":
-            await check_folder(Path(where.address).parent)
         try:
-            engine = make_engine(where, wait_s=wait_s)
-            try:
-                await prepare(engine)
-            except BaseException:
-                await engine.dispose()
-                raise
-        except Exception as exc:
-            if not is_database_error(exc):
-                raise
-            raise translate(exc) from None
-        return cls(engine, watchers or Watchers())
+            return cls(await _opened(where, wait_s), watchers or Watchers())
+        except StoreError as exc:
+            if where.kind == "file":
+                name_file(exc, where.address)
+            raise
 
     def make_wake(self) -> Wake | None:
         """What lets the watchers hear of other processes; ``None`` where none can reach this database."""
@@ -111,6 +106,23 @@ class StoreCore(Resumes, Addresses):
             if value is not None:
                 statement = statement.where(signals.c[column] == value)
         return [FeedEvent(**row) for row in await tx.rows(statement)]
+
+
+async def _opened(where: Location, wait_s: float) -> AsyncEngine:
+    if where.kind == "file":
+        await check_folder(Path(where.address).parent)
+    try:
+        engine = make_engine(where, wait_s=wait_s)
+        try:
+            await prepare(engine)
+        except BaseException:
+            await engine.dispose()
+            raise
+    except Exception as exc:
+        if not is_database_error(exc):
+            raise
+        raise translate(exc, NOT_OPENED) from None
+    return engine
 
 
 def _turn_row(turn: TurnRecord) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Driver errors as one clear sentence each. No SQL, no driver text, no path and no password reaches a user.
+"""Driver errors as one clear sentence each. No SQL, no driver text and no password reaches a user.
+
+A path does only where a database cannot be opened: it is the one that the user has named, or should have.
 
 The original stays on the error as ``cause``, for whoever debugs; a traceback does not show it.
 """
@@ -13,8 +15,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from lionnb.errors import StoreError, StoreVersionError
+from lionnb.plain import first_line
 
-__all__ = ("is_database_error", "retryable", "translate")
+__all__ = ("NOT_OPENED", "NOT_READ", "is_database_error", "name_file", "retryable", "translate")
+
+NOT_WRITTEN: Final = "so nothing was written"
+NOT_READ: Final = "so it could not be read"
+NOT_OPENED: Final = "so it could not be opened"
+"""What a failure means to who asked: each sentence below says the first, and stands for all three."""
 
 LOCKED: Final = (
     "the control database stayed locked by another program, so nothing was written. Try again; if it stays so, look "
@@ -153,9 +161,21 @@ def _sentence(exc: BaseException) -> str:
     return OTHER
 
 
-def translate(exc: BaseException) -> StoreError:
-    """Return the error to raise instead of *exc*, ``from None``: one sentence, the original in ``cause``."""
+def translate(exc: BaseException, so: str = NOT_WRITTEN) -> StoreError:
+    """Return the error to raise instead of *exc*, ``from None``: one sentence, the original in ``cause``.
+
+    Args:
+        exc: What the database, its driver or the file system raised.
+        so: What that means here: `NOT_READ` for who only reads, `NOT_OPENED` for who only opens.
+    """
     text = _sentence(exc)
-    error = StoreVersionError(text) if text == NOT_A_DATABASE else StoreError(text)
+    kind = StoreVersionError if text == NOT_A_DATABASE else StoreError
+    error = kind(text.replace(NOT_WRITTEN, so))
     error.cause = exc
+    return error
+
+
+def name_file(error: StoreError, path: str) -> StoreError:
+    """Have *error* say which file it is about, for who has named another one than they believe."""
+    error.args = (f"{error} (file: {first_line(path, 1_000)})",)
     return error

@@ -66,7 +66,7 @@ def refuse_session(session: SessionRecord | None, session_id: str, verb: str) ->
     if session.kind not in CONSUMERS[verb]:
         return "verb", (
             f"run {run} is an agent leg: one operate() has no seam at which to {verb}. Send a message, which lands as "
-            "a continuation turn, or cancel its turn."
+            "a continuation turn, or end its turn from its own program: in Python, leg.cancel_turn()."
         )
     if session.kind == "agent" and not session.run_id:
         return "kind", (

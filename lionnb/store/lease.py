@@ -39,6 +39,7 @@ __all__ = (
     "kernel_of",
     "leg_of",
     "new_token",
+    "process_of",
     "run_view",
     "verdict",
 )
@@ -198,6 +199,19 @@ def _alive_elsewhere(pid: int, start: str) -> bool | None:
 
 
 # ---------------------------------------------------------------------- in words
+
+
+def process_of(session: SessionRecord) -> str:
+    """Which process runs it, or ran it, for a person; the row has its whole identity."""
+    here = host_id()
+    if session.host is None or session.pid is None:
+        return "not on record"
+    if session.host == here:
+        return f"pid {session.pid} on this machine"
+    kernel = kernel_of(session.host)
+    if kernel is not None and kernel == kernel_of(here):
+        return f"pid {session.pid} of another container on this machine"
+    return f"pid {session.pid} on another host, or on this one before it was last started"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Where the control database is: the argument, else LIONNB_DB, else a file in the user data folder.
 
-Pure: it opens nothing and imports neither SQLAlchemy nor a driver, so that a store can be named for free.
+It opens and makes nothing, and imports neither SQLAlchemy nor a driver, so that a store can be named for free. At a
+path that somebody has named it looks, so that a mistake is said where it was made and not by the first write.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from lionnb.errors import StoreError
+from lionnb.plain import first_line
+from lionnb.store.filesystem import NETWORK, file_system_of
 
 __all__ = ("ENV", "Location", "locate")
 
@@ -42,10 +45,13 @@ def locate(url: str | os.PathLike[str] | None = None) -> Location:
             ``LIONNB_DB``, and without that takes ``control.sqlite`` in the user data folder.
 
     Raises:
-        StoreError: The URL names another kind of database.
+        StoreError: The URL names another kind of database, the path is a folder, or more than the last folder of it is
+            missing (that one the first write makes; in the user data folder, all of them).
     """
     given = os.fspath(url) if url is not None else ""
-    given = given or os.environ.get(ENV, "") or _default_path()
+    given = given or os.environ.get(ENV, "")
+    if not given:
+        return Location("file", os.path.abspath(_default_path()))
     for prefix in _POSTGRES:
         if given.startswith(prefix):
             return Location("postgresql", "postgresql+asyncpg://" + given[len(prefix) :])
@@ -58,7 +64,26 @@ def locate(url: str | os.PathLike[str] | None = None) -> Location:
             f"the control database is a path, {MEMORY} or a postgresql:// URL; this is none of them. Look at {ENV} or "
             "at the argument."
         )
-    return Location("file", str(Path(given).expanduser().absolute()))
+    path = Path(given).expanduser().absolute()
+    _check_place(path)
+    return Location("file", str(path))
+
+
+def _check_place(path: Path) -> None:
+    """Raise where no database file can be. Nothing is asked of a network's mount: a dead one would hold the kernel."""
+    if file_system_of(path) in NETWORK:
+        return
+    said = first_line(str(path), 1_000)
+    if os.path.isdir(path):
+        raise StoreError(
+            f"{said} is a folder, and the control database is one file: name a file in it, with {ENV} or the argument."
+        )
+    folder = path.parent
+    if not os.path.lexists(folder) and not os.path.lexists(folder.parent):
+        raise StoreError(
+            f"the folder of {said} is not there, nor is the one above it: make the folder first, or name another file "
+            f"with {ENV} or the argument."
+        )
 
 
 def _default_path() -> str:

@@ -30,7 +30,7 @@ from lionnb.aio import finish
 from lionnb.records import ControlRecord, SessionRecord
 from lionnb.store.bell import Bell
 from lionnb.store.engine import READER
-from lionnb.store.faults import is_database_error, retryable, translate
+from lionnb.store.faults import NOT_READ, is_database_error, retryable, translate
 from lionnb.store.statements import NOTIFY, Statement
 from lionnb.store.watch import Watchers
 
@@ -140,7 +140,7 @@ class Transactions:
                 except Exception as exc:
                     if not is_database_error(exc):
                         raise
-                    raise translate(exc) from None
+                    raise translate(exc, NOT_READ) from None
                 self._watchers.tell(changes)
 
         await finish(in_turn(), name="store.hear")
@@ -153,7 +153,7 @@ class Transactions:
             except Exception as exc:
                 if not is_database_error(exc):
                     raise
-                raise translate(exc) from None
+                raise translate(exc, NOT_READ) from None
 
 
 def writes(body: Callable[Concatenate[S, Tx, P], Awaitable[T]]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:

@@ -60,11 +60,13 @@ async def test_after_its_end_another_one_may_start(scene):
     assert [leg.live for leg in legs() if leg.branch is s.branch] == [False, False]
 
 
-async def test_attach_returns_the_live_leg(scene):
+async def test_attach_returns_the_live_leg(scene, caplog):
     s = scene()
     leg = s.leg()
     await s.working()
+    assert s.leg(on_existing="attach") is leg and "attached" not in caplog.text
     assert s.leg("other words", on_existing="attach") is leg
+    assert caplog.text.count("attached") == 1 and "the instruction given here differs" in caplog.text
     s.answer_all()
     await leg
     assert len(s.requests) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import threading
 
@@ -66,10 +67,10 @@ def lose_answer(store, name):
 
 
 # ---------------------------------------------------------------------- it cannot be opened
-async def test_without_a_store_the_leg_runs_and_a_steer_is_refused_with_its_sentence(scene, tmp_path):
-    (tmp_path / "folder").mkdir()
+async def test_without_a_store_the_leg_runs_and_a_steer_is_refused_with_its_sentence(scene, tmp_path, caplog):
+    (tmp_path / "notes.txt").write_text("not a database" * 99)
     s = scene()
-    s.store = HookedStore(tmp_path / "folder")  # a folder is no database
+    s.store = HookedStore(tmp_path / "notes.txt")
     leg = s.leg()
     await s.working()
     with pytest.raises(SteerRefusedError, match="not a database") as caught:
@@ -78,6 +79,9 @@ async def test_without_a_store_the_leg_runs_and_a_steer_is_refused_with_its_sent
     s.answer_all()
     result = await leg
     assert (result.status, result.value) == (RunStatus.COMPLETED, "one")
+    assert ".:" not in repr(result) and str(tmp_path / "notes.txt") in repr(result)
+    said = [r for r in caplog.records if r.levelno >= logging.WARNING and "is asked again" in r.getMessage()]
+    assert len(said) == 1  # however many of its last words had to be said again
     assert await heard(leg.feed, lambda e: e.kind == "warning" and "cannot be steered" in e.data["text"])
     s.store.close()
 

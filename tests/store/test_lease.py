@@ -17,7 +17,7 @@ from lionnb.errors import ResolveRefusedError, StoreError
 from lionnb.records import ControlState, RunStatus, SessionRecord, SessionSpec, Verdict
 from lionnb.store import Store, lease, locate
 from lionnb.store import statements as sql
-from lionnb.store.lease import claim_is_dead, host_id, identity, kernel_of, run_view, verdict
+from lionnb.store.lease import claim_is_dead, host_id, identity, kernel_of, process_of, run_view, verdict
 from lionnb.store.leglock import LegLocks
 from lionnb.store.schema import sessions
 from tests.store.test_store_race import holding, until_blocked
@@ -307,6 +307,14 @@ async def test_a_leg_killed_in_a_container_is_dead_by_its_lock(other, unshared, 
 
 
 # --- in words ---------------------------------------------------------------------------------------------------
+
+
+def test_a_process_is_told_by_where_it_is():
+    assert process_of(session(pid=7)) == "pid 7 on this machine"
+    inside = session(pid=7, host=f"linux:{kernel_of(host_id())}:pid:[1]")
+    assert process_of(inside) == "pid 7 of another container on this machine"
+    assert process_of(session(pid=7, host=OTHER_HOST)).startswith("pid 7 on another host")
+    assert process_of(session(host=None)) == "not on record"
 
 
 def test_a_run_is_told_as_what_is_true_of_it_now():

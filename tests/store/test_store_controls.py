@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from lionnb.errors import ResolveRefusedError, SteerRefusedError
-from lionnb.records import ControlState
+from lionnb.records import Chip, ControlState, Fate, chip_of
 
 S = ControlState
 
@@ -212,7 +214,7 @@ async def test_a_row_resolved_meanwhile_is_not_given_back_but_told_late(core, st
     await core.resolve(claim.rows[0].id, "applied", "ana", story.now)
     assert await core.give_back(claim.token, story.now) == ()
     row = await story.row(claim.rows[0])
-    assert row.state is S.RESOLVED and "never called" in row.late_report
+    assert row.state is S.RESOLVED and "never called" in row.late_report and row.late_delivery is False
 
 
 # --- report -----------------------------------------------------------------------------------------------------
@@ -255,6 +257,7 @@ async def test_a_late_claimant_cannot_overwrite_a_resolution(core, story):
     row = await story.row(resolved)
     assert row.late_report and "t-1" in row.late_report
     assert row == resolved.model_copy(update={"late_report": row.late_report})
+    assert row.late_delivery is True and chip_of(Fate.RESOLVED, row) is Chip.APPLIED
 
 
 async def test_a_late_report_is_written_once(core, story):
@@ -335,6 +338,10 @@ async def test_a_finding_about_one_hand_over_does_not_close_another(core, story)
     with pytest.raises(ResolveRefusedError, match="handed over anew") as caught:
         await core.resolve(seen.id, "abandoned", "ana", story.now, claim=seen.claim)
     assert caught.value.reason == "anew" and await story.row(seen) == again.rows[0]
+    with pytest.raises(ResolveRefusedError, match="or the claim is not given in full") as mistyped:
+        await core.resolve(seen.id, "abandoned", "ana", story.now, claim=again.token[:-1])
+    made = datetime.fromtimestamp(again.rows[0].handed_over_at, UTC).isoformat(timespec="seconds")
+    assert mistyped.value.reason == "anew" and f"made at {made}" in str(mistyped.value)
     row = await core.resolve(seen.id, "abandoned", "ana", story.now, claim=again.token)
     assert (row.state, row.claim) == (S.RESOLVED, again.token)
 

@@ -14,8 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 from lionnb.errors import StoreError
+from lionnb.store import Location, locate
 from lionnb.store import engine as engine_module
-from lionnb.store import locate
 from lionnb.store.core import StoreCore
 from lionnb.store.faults import translate
 
@@ -24,10 +24,14 @@ FORBIDDEN = re.compile(
 )
 
 
-def plain(error: StoreError) -> str:
-    """The error's sentence, after checking that neither it nor its traceback shows what it was made from."""
+def plain(error: StoreError, opened: Path | str | None = None) -> str:
+    """The error's sentence, after checking that neither it nor its traceback shows what it was made from.
+
+    One about an opening names the file that it is about, and no other path.
+    """
     shown = "".join(traceback.format_exception_only(error))
-    assert not FORBIDDEN.search(str(error)), error
+    said = str(error) if opened is None else str(error).removesuffix(f" (file: {opened})")
+    assert (said != str(error)) is (opened is not None) and not FORBIDDEN.search(said), error
     assert error.__suppress_context__ and error.cause is not None and "direct cause" not in shown
     assert str(error)[-1] in ".)" and "\n" not in str(error)
     return str(error)
@@ -75,6 +79,22 @@ async def test_a_lock_that_another_program_holds_is_named_and_nothing_is_written
     await story.pending(sid)  # and the store works again
 
 
+async def test_a_locked_database_says_of_a_read_and_of_an_opening_what_was_not_done(file_location, opened):
+    """Who only looks reads nothing about what was written."""
+    core = await opened(file_location, wait_s=0.05)
+    other = sqlite3.connect(file_location.address, isolation_level=None)
+    try:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreError) as read:
+            await core.list_controls()
+        with pytest.raises(StoreError) as opening:
+            await StoreCore.open(file_location, wait_s=0.05)
+    finally:
+        other.close()
+    assert "locked by another program, so it could not be read." in plain(read.value)
+    assert "so it could not be opened." in plain(opening.value, file_location.address)
+
+
 @pytest.mark.postgres
 async def test_a_lock_in_postgresql_is_named_and_nothing_is_written(pg_emptied_url, opened, make_story):
     story = make_story(await opened(locate(pg_emptied_url), wait_s=0.05))
@@ -92,7 +112,7 @@ async def test_a_folder_that_cannot_be_written_is_named(open_folder, need):
     open_folder.chmod(0o555)
     with as_nobody(need), pytest.raises(StoreError) as caught:
         await StoreCore.open(locate(open_folder / "x.db"))
-    assert "LIONNB_DB" in plain(caught.value)
+    assert "LIONNB_DB" in plain(caught.value, open_folder / "x.db")
 
 
 async def test_a_file_that_cannot_be_written_can_be_read_and_says_read_only(open_folder, need, opened, make_story):
@@ -111,16 +131,17 @@ async def test_a_file_that_cannot_be_written_can_be_read_and_says_read_only(open
 
 
 async def test_a_folder_in_the_place_of_the_file_is_named(tmp_path):
+    """It came there after the place was looked at."""
     with pytest.raises(StoreError) as caught:
-        await StoreCore.open(locate(tmp_path))
-    assert "not a database" in plain(caught.value)
+        await StoreCore.open(Location("file", str(tmp_path)))
+    assert "not a database" in plain(caught.value, tmp_path)
 
 
 async def test_a_file_in_the_place_of_the_folder_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreError) as caught:
         await StoreCore.open(locate(tmp_path / "file" / "x.db"))
-    assert "cannot be opened" in plain(caught.value)
+    assert "cannot be opened" in plain(caught.value, tmp_path / "file" / "x.db")
 
 
 async def test_a_full_disk_is_named_and_nothing_is_written(file_location, opened, make_story):
@@ -154,7 +175,7 @@ async def test_a_damaged_file_is_named(file_location, make_story, opened):
     path.write_bytes(content[:4096] + b"\x5a" * (len(content) - 4096))
     with pytest.raises(StoreError) as caught:
         await (await opened(file_location)).list_controls()
-    assert "damaged" in plain(caught.value)
+    assert "damaged" in plain(caught.value, path)
 
 
 async def test_tables_that_were_changed_by_hand_are_named(core, story):

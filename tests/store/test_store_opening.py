@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from lionnb.errors import StoreError, StoreVersionError
 from lionnb.records import TurnOutcome, TurnRecord
 from lionnb.store import Location, locate, schema
+from lionnb.store import location as location_module
 from lionnb.store.core import StoreCore
 
 
@@ -64,6 +65,30 @@ def test_a_path_is_absolute_and_knows_the_home_folder(monkeypatch, tmp_path):
 def test_another_kind_of_database_is_refused(given):
     with pytest.raises(StoreError, match="LIONNB_DB"):
         locate(given)
+
+
+def test_a_place_where_no_file_can_be_is_refused_where_it_is_named(tmp_path, monkeypatch):
+    """One missing folder is made by the first write; a path of which more is missing is taken for a mistake."""
+    for given in (tmp_path, tmp_path / "a" / "b" / "x.db"):
+        monkeypatch.setenv("LIONNB_DB", str(given))
+        for where in (given, None):
+            with pytest.raises(StoreError, match="folder") as caught:
+                locate(where)
+            assert str(given) in str(caught.value) and "LIONNB_DB" in str(caught.value)
+    before = os.listdir(tmp_path)
+    assert locate(tmp_path / "a" / "x.db").address == str(tmp_path / "a" / "x.db") and os.listdir(tmp_path) == before
+
+
+def test_the_users_own_folder_is_made_however_much_of_it_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setenv("LIONNB_DB", "")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "a" / "b" / "c"))
+    assert locate().address == str(tmp_path / "a" / "b" / "c" / "lionnb" / "control.sqlite")
+
+
+def test_a_place_on_a_network_is_named_without_touching_it(tmp_path, monkeypatch):
+    """A mount whose server is gone hangs whoever looks at it, and a kernel would stand still."""
+    monkeypatch.setattr(location_module, "file_system_of", lambda path: "nfs4")
+    assert locate(tmp_path) == Location("file", str(tmp_path))
 
 
 def test_a_location_does_not_show_a_password():
