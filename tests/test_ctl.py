@@ -243,7 +243,7 @@ def test_the_status_of_a_run_tells_every_fate_in_words_and_in_json(ctl, book):
         assert words in looked.out
     book(lambda core: core.end(sid, "leg-1", "failed", by="leg-1", note="why", now=time.time()))
     ended = ctl("ctl", "status", RUN)
-    assert "failed: why" in ended.out and "not delivered: the run ended (failed)" in ended.out
+    assert "failed: why" in ended.out and "not delivered: the run ended (failed: why)" in ended.out
     assert "never reported back" in ended.out and "deadline" not in ended.out
     only = ctl("ctl", "status", rows["applied"][:12], "--json").json["controls"]
     assert [c["id"] for c in only] == [rows["applied"]]
