@@ -1,6 +1,7 @@
 """A Branch's history as one JSON text, and a Branch made of it: what a run goes on with in a later kernel.
 
-Kept are the messages, the name and the user; models and tools are not, for a record holds no key and no function.
+Kept are the messages, the name and the user. Models and tools are not, for a record holds no key and no function; nor
+is the log of requests, each of which repeats the whole history before it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def snapshot_of(branch: Branch) -> str | None:
     In the Branch's loop, between turns: the text is whole, and nothing changes while it is made.
     """
     try:
-        kept = {name: value for name, value in branch.to_dict().items() if name not in _NOT_KEPT}
+        kept = {name: value for name, value in branch.to_dict(include_logs=False).items() if name not in _NOT_KEPT}
         return json.dumps(kept)
     except Exception as exc:  # a message of the user's own kind, say: no leg may fail for it
         log.warning("the history of Branch %s could not be kept: %s", str(branch.id)[:8], type(exc).__name__)

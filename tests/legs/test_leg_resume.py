@@ -9,6 +9,7 @@ import pytest
 import lionnb
 from lionnb.errors import LegExistsError, LegFailedError, ResumeRefusedError, SteerRefusedError, StoreError
 from lionnb.legs import legs
+from lionnb.legs.snapshot import snapshot_of
 from lionnb.records import Fate, RunStatus
 from lionnb.status import told
 from tests.legs.story import deadline, ended, phase, spend
@@ -579,6 +580,16 @@ def test_a_later_kernel_goes_on_with_the_history_that_was_kept(kernels):
     name, has_system, messages, same = second.do(f"goes_on({run!r})")
     assert (name, has_system, messages, same) == ("ada", True, 3 + 1, branch)
     assert second.do("ends()") == "completed"
+
+
+async def test_what_is_kept_of_a_history_grows_with_it_and_no_faster(road):
+    """lionagi's log repeats the whole history for each request; with it, twenty turns would keep it twenty times."""
+    branch = lionnb.Branch(chat_model=road.model("x" * 1_000))
+    sizes = []
+    for _ in range(20):
+        await branch.communicate("q")
+        sizes.append(len(snapshot_of(branch)))
+    assert sizes[-1] - sizes[-2] == pytest.approx(sizes[1] - sizes[0], rel=0.05)
 
 
 def test_a_run_that_kept_no_history_says_what_to_give(kernels):
