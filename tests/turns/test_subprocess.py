@@ -1,0 +1,162 @@
+"""The terminal matrix on a real command-line endpoint: lionagi's provider code, and a child process behind it.
+
+The child is a small program in the place of the vendor's; everything between it and the Branch is the real thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lionagi import iModel
+from lionagi.providers.anthropic import claude_code
+from turnkit import Watched, drain, outcome_of
+
+from lionnb.legs import start_leg
+
+PROGRAM = """\
+#!/bin/sh
+here=$(dirname "$0")
+echo $$ >> "$here/pids"
+mode=$(cat "$here/mode")
+printf '{"type":"system","session_id":"s1"}\\n'
+printf '{"type":"assistant","message":{"content":[{"type":"text","text":"words"}]}}\\n'
+[ "$mode" = fails ] && { echo boom >&2; exit 3; }
+[ "$mode" = waits ] && read -r _ < "$here/gate"
+printf '{"type":"result","result":"words","is_error":false,"usage":{"input_tokens":3,"output_tokens":1}}\\n'
+"""
+
+
+class Program:
+    """The program's folder: how it behaves, and who is alive."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "claude").write_text(PROGRAM)
+        (folder / "claude").chmod(0o755)
+        os.mkfifo(folder / "gate")
+        self._gate = os.open(folder / "gate", os.O_RDWR)  # held, so that neither side waits for the other to open it
+        self.behaves("ends")
+
+    def behaves(self, mode: str) -> None:
+        """``ends``, ``fails`` after its first text, or ``waits`` there."""
+        (self.folder / "mode").write_text(mode)
+
+    def open_gate(self) -> None:
+        """Let one that waits go on."""
+        os.write(self._gate, b"go\n")
+
+    def close(self) -> None:
+        os.close(self._gate)
+
+    @property
+    def calls(self) -> int:
+        """How many were started."""
+        return len((self.folder / "pids").read_text().split())
+
+    def alive(self) -> list[int]:
+        """Those that live, zombies not counted."""
+        found = []
+        for pid in map(int, (self.folder / "pids").read_text().split()):
+            try:
+                state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+            except FileNotFoundError:
+                continue
+            if state != "Z":
+                found.append(pid)
+        return found
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch) -> Iterator[Program]:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(claude_code, "CLAUDE_CLI", None)  # found once in a process, and kept
+    made = Program(folder)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def watched(program, observed) -> Watched:
+    return Watched(iModel(provider="claude_code", model="sonnet"), observed=observed)
+
+
+async def first_text(branch) -> None:
+    """Until the child has said something: it is in the middle of its work."""
+    came = asyncio.Event()
+    stop = branch.turns.listen(lambda e: came.set() if "words" in str(e.data.get("text")) else None, chunks=True)
+    async with asyncio.timeout(60):
+        await came.wait()
+    stop()
+
+
+@pytest.mark.parametrize("call", ["run", "operate", "communicate"])
+async def test_it_ends(program, watched, call):
+    if call == "run":
+        await drain(watched.branch.run("q"))
+    else:
+        await getattr(watched.branch, call)(instruction="q")
+    watched.check("RunEnd")
+    assert watched.outcomes == ["completed"] and program.calls == 1 and program.alive() == []
+
+
+@pytest.mark.parametrize("call", ["run", "operate"])
+async def test_its_failure_is_run_failed(program, watched, call):
+    program.behaves("fails")
+    exc = await outcome_of(drain(watched.branch.run("q")) if call == "run" else watched.branch.operate(instruction="q"))
+    assert isinstance(exc, Exception)
+    watched.check("RunFailed")
+    assert watched.outcomes == ["failed"] and program.alive() == []
+
+
+@pytest.mark.filterwarnings("ignore:turn .* left a question without an answer:UserWarning")
+@pytest.mark.parametrize("call", ["run", "operate"])
+@pytest.mark.parametrize("times", [1, 2])
+async def test_cancelled_in_its_middle_it_is_gone_and_the_branch_is_free(program, watched, call, times):
+    program.behaves("waits")
+    b = watched.branch
+    task = asyncio.create_task(drain(b.run("q")) if call == "run" else b.operate(instruction="q"))
+    await first_text(b)
+    for _ in range(times):
+        task.cancel()
+        await asyncio.sleep(0)
+    assert isinstance(await outcome_of(task), asyncio.CancelledError)
+    watched.check("RunFailed")
+    assert watched.outcomes == ["cancelled"] and program.alive() == []
+    program.behaves("ends")
+    await b.communicate("again")
+    watched.check("RunFailed", "RunEnd")
+
+
+async def test_cancelled_while_waiting_it_was_never_started(program, watched):
+    program.behaves("waits")
+    b = watched.branch
+    first = asyncio.create_task(drain(b.run("first")))
+    await first_text(b)
+    second = asyncio.create_task(b.communicate("second"))
+    while not b.turn_queue:
+        await asyncio.sleep(0)
+    second.cancel()
+    assert isinstance(await outcome_of(second), asyncio.CancelledError)
+    program.open_gate()
+    await first
+    watched.check("RunEnd")
+    assert watched.outcomes == ["completed", "cancelled while waiting"] and program.calls == 1
+
+
+async def test_a_leg_on_it_is_steered(program):
+    program.behaves("waits")
+    branch = Watched(iModel(provider="claude_code", model="sonnet"), observed=True).branch
+    leg = start_leg(branch, "survey", op="run")
+    await first_text(branch)
+    receipt = leg.steer("only after 2020")
+    program.behaves("ends")
+    program.open_gate()
+    result = await leg
+    assert [t.outcome.value for t in result.turns] == ["completed", "completed"] and program.calls == 2
+    assert receipt.fate.value == "applied" and program.alive() == []
