@@ -42,7 +42,7 @@ def check_arguments(
             the operation knows; and any unknown one, where the operation hands none on.
     """
     if isinstance(instruction, bool | int | float | bytes | list | tuple | set) or (
-        isinstance(instruction, dict) and op != "ReAct"
+        isinstance(instruction, dict) and op == "operate"
     ):
         raise TypeError(f"the instruction is a text (or lionagi's Instruct or Instruction), not {instruction!r:.80}.")
     if op not in OPERATIONS:
