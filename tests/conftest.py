@@ -23,7 +23,9 @@ _SESSION = tempfile.mkdtemp(prefix="lionnb-tests-")
 os.environ["LIONAGI_HOME"] = f"{_SESSION}/lionagi"
 os.environ["LIONNB_DB"] = f"{_SESSION}/controls.db"
 os.environ["LOG_AUTO_SAVE_ON_EXIT"] = "false"  # a stock Branch writes ./data/logs when the process ends
-os.environ["PYTHONASYNCIODEBUG"] = "1"  # for loops that tests start themselves, and for child processes
+# Debug mode is for the loops of the tests (pyproject.toml). The control thread's has it where it is the subject
+# (tests/store/test_store_front.py); elsewhere it would take half of the suite's time. No user's kernel runs in it.
+os.environ.pop("PYTHONASYNCIODEBUG", None)
 os.environ["PYTHONPATH"] = os.pathsep.join(  # child processes run in folders of their own
     [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
@@ -61,10 +63,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "keeps: what it starts outlives the test (no leak check); say why")
-    # pytest-asyncio 1.x hands its own value to the Runner, which would switch the environment's off again; as an
-    # ini option it is unknown to older versions, and unknown options are errors here.
-    if hasattr(config.option, "asyncio_debug"):
-        config.option.asyncio_debug = True
 
 
 def pytest_unconfigure() -> None:

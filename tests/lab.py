@@ -81,7 +81,7 @@ class LabServer:
             "JUPYTER_DATA_DIR": "data",
             "JUPYTER_RUNTIME_DIR": "runtime",
         }
-        theirs = ("JUPYTER", "LIONAGI_", "LIONNB_", "XDG_", "PYTHONASYNCIODEBUG")  # no kernel runs in debug mode
+        theirs = ("JUPYTER", "LIONAGI_", "LIONNB_", "XDG_")
         env = {k: v for k, v in os.environ.items() if not k.startswith(theirs)}
         for variable, name in folders.items():
             (self.base / name).mkdir()

@@ -58,7 +58,7 @@ def ctl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 def lionnb_(*args: str, **env: str) -> Said:
     """Runs `lionnb …` in a process of its own."""
-    environ = os.environ | {"PYTHONASYNCIODEBUG": ""} | env
+    environ = os.environ | env
     done = subprocess.run([sys.executable, "-m", "lionnb", *args], capture_output=True, text=True, env=environ)
     return Said(done.returncode, done.stdout, done.stderr)
 

@@ -67,10 +67,10 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for pa
 
 @pytest.fixture
 def env(world: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The environment of the kernels: nothing of this machine's user, and nothing of this suite's debugging."""
+    """The environment of the kernels: nothing of this machine's user."""
     (world / "site").mkdir()
     (world / "site" / "sitecustomize.py").write_text(NO_NETWORK)
-    drop = ("PYTHONASYNCIODEBUG", "LOG_AUTO_SAVE_ON_EXIT", "LIONNB_DB", "LIONAGI_HOME")  # a user has none of them
+    drop = ("LOG_AUTO_SAVE_ON_EXIT", "LIONNB_DB", "LIONAGI_HOME")  # a user has none of them
     env = {k: v for k, v in os.environ.items() if k not in drop}
     return env | {"PYTHONPATH": f"{world / 'site'}{os.pathsep}{os.environ['PYTHONPATH']}"}
 

@@ -82,9 +82,9 @@ class Turn:
     """The driver's record of one turn. After `close` it holds its row, ``scope = None`` and a weak `origin`."""
 
     __slots__ = (
-        "_after", "abandoned", "asked", "binding", "calls", "drivers", "finalization", "foreign_wake", "host", "lock",
-        "loop", "nested_streams", "observed", "origin", "progress", "row", "scope", "since", "state", "stream",
-        "suspended", "tap",
+        "_after", "_announced", "_starting", "abandoned", "asked", "binding", "calls", "drivers", "finalization",
+        "foreign_wake", "host", "lock", "loop", "nested_streams", "observed", "origin", "progress", "row", "scope",
+        "since", "state", "stream", "suspended", "tap",
     )  # fmt: skip
 
     def __init__(
@@ -113,6 +113,8 @@ class Turn:
         self.foreign_wake: asyncio.Future[None] | None = None
         self.tap: Any = None  # what the host hung on the model for this turn
         self.finalization: Finalization | None = None
+        self._announced = False  # RunStart is on its way to the observers
+        self._starting: asyncio.Task[None] | None = None
         self._after: list[Callable[[], None]] = []
 
     @property
@@ -152,15 +154,45 @@ class Turn:
 
     # ------------------------------------------------------------------ start
     async def start(self) -> None:
-        """Emit RunStart. An observer that raises is logged; the turn proceeds."""
+        """Emit RunStart. An observer that raises is logged; the turn proceeds.
+
+        In a task of its own, which finalization waits for: in the caller's, an observer that fails or times out just
+        when the caller is cancelled would take the cancellation with it (anyio's groups and scopes do, seen with 4.16),
+        and a turn that nobody wants any more would go on.
+        """
         if not self.observed:
             return
-        assert self.host is not None
+        self._send_start()
         try:
-            await self.host.turn_emit_start(self.context)
+            while (task := self._starting) is not None and not task.done():
+                await asyncio.wait((task,))
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if (task := self._starting) is not None:
+                self.loop.call_soon(task.cancel)  # behind its first step: whoever sees RunFailed has seen RunStart
+            raise
+        if task is not None and not task.cancelled():
+            task.result()  # an interrupt from the keyboard ends the turn
+
+    def _send_start(self) -> None:
+        self._starting = task = self.loop.create_task(self._emit_start(), name="lionnb-run-start")
+        task.add_done_callback(self._start_sent)
+        own(self.context.signal_tasks, task, "RunStart")
+
+    def _start_sent(self, task: asyncio.Task[None]) -> None:
+        """A task that is cancelled before its first step never enters its body: send it again."""
+        if task.cancelled() and not self._announced and self.scope is not None:
+            self._send_start()
+
+    async def _emit_start(self) -> None:
+        host, me = self.host, asyncio.current_task()
+        if host is None or me is None:
+            return  # the turn was given up before this first step
+        self._announced = True
+        enter_inside(me)
+        try:
+            await host.turn_emit_start(self.context)
+        except asyncio.CancelledError:
+            if me.cancelling():
                 raise
             log.exception("an observer was cancelled during RunStart; the turn proceeds")  # nobody cancelled this task
         except Exception:
@@ -250,7 +282,7 @@ class Turn:
         lock, after, work = self.lock, self._after, self.finalization
         # A task that inherited a binding may live for ever (lionagi's rate limiter does): hold nothing through it.
         self.lock = self.host = self.state = self.binding = self.stream = self.tap = self.progress = None
-        self.finalization = self.foreign_wake = None
+        self.finalization = self.foreign_wake = self._starting = None
         self.drivers, self._after, self.nested_streams, self.calls = set(), [], set(), set()
         self._wake(lock, None if work is None else work.closed)
         for fn in after:

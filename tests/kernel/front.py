@@ -24,9 +24,6 @@ __all__ = ("LIMIT_S", "Cell", "Front", "View")
 T = TypeVar("T")
 LIMIT_S = 60.0
 
-# The suite's own switches are none of a kernel's.
-_OURS = ("PYTHONASYNCIODEBUG", "PYTEST_CURRENT_TEST")
-
 
 @dataclass(eq=False)
 class Cell:
@@ -76,7 +73,7 @@ class Front:
     def __init__(self, folder: Path, **env: str) -> None:
         self.folder = folder
         self.log = folder / "kernel.log"
-        self._env = {k: v for k, v in os.environ.items() if k not in _OURS} | env
+        self._env = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"} | env
         self.cells: dict[str, Cell] = {}
         self.views: dict[str, View] = {}
         self._before: set[str] = set()

@@ -21,7 +21,7 @@ SCRIPT = f"{START}\nreceipt = leg.steer_after(turn=1, text='only sources after 2
 async def running(world: Path, log: Path, *cells: str) -> AsyncIterator[NotebookClient]:
     """Run a notebook of these cells as a script does; what its kernel writes to its own stderr goes into *log*."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONASYNCIODEBUG", "PYTEST_CURRENT_TEST")}
+    env = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
     resources = {"metadata": {"path": str(world)}}
     client = NotebookClient(notebook, timeout=LIMIT_S, kernel_name="python3", resources=resources)
     with log.open("wb") as err:

@@ -38,9 +38,7 @@ async def start(n=1, **how):
 def run_to_its_end(code: str, tmp_path, *, road: str = "cli", code_expected: int = 0) -> str:
     """Run *code* in a process of its own; give what it complained about."""
     script = f"ROAD = {road!r}\n{PRELUDE}\n{textwrap.dedent(code)}"
-    # asyncio's debug mode would report slow callbacks on stderr
-    environ = {k: v for k, v in os.environ.items() if k != "PYTHONASYNCIODEBUG"}
-    environ["LIONNB_DB"] = str(tmp_path / "end.sqlite")
+    environ = os.environ | {"LIONNB_DB": str(tmp_path / "end.sqlite")}
     done = subprocess.run(
         [sys.executable, "-W", "error::ResourceWarning", "-c", script],
         env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60,

@@ -5,7 +5,8 @@
 
 A round: three legs (`lionnb.start_leg` on scripted models), two operators and sometimes a reaper share one database until
 all of them are dead or done. What the dead left running is taken over, or recorded as lost and resumed, by processes
-that may be killed as well. Then the database must be whole, and every record true (`tests.protocol.judge`).
+that may be killed as well; a person, mortal too, decides about some of the claims that nobody holds any more. Then the
+database must be whole, and every record true (`tests.protocol.judge`).
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ class Chaos:
         evidence = Evidence.of(read_books(made.folder))
         found = judge_ends(evidence, self._sessions(name))
         found += self._bury(made, name)
+        made.start("decider", name, mortal=self.count["resolved"] > 0)  # one of them must have come to its end
+        made.wait()
         found += [*made.failures(), *self.whole_and_true(name)]
         self.count.update(rounds=1, kills=made.kills)
         self.count.update(f"{word}s killed" for word in made.killed())

@@ -23,7 +23,7 @@ __all__ = ("Round",)
 LIMIT_S = 60.0  # a process that lives longer hangs
 KILLED = -signal.SIGKILL
 ORPHANED = 255  # multiprocessing's word for a process whose fork server is gone: somebody else has killed that
-POINTS = {"taker": 60}  # how many points of its fuse an actor passes, more or less
+POINTS = {"decider": 12, "taker": 60}  # how many points of its fuse an actor passes, more or less
 
 
 def _forks() -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import os
 import threading
 
 import lionnb
@@ -24,6 +23,5 @@ async def _once() -> None:
     store.close()
 
 
-os.environ.pop("PYTHONASYNCIODEBUG", None)
 asyncio.run(_once())
 assert threading.active_count() == 1, f"fork needs a process with one thread: {threading.enumerate()}"

@@ -54,8 +54,7 @@ class Other:
 
     def __init__(self, *prefix: str, **env: str) -> None:
         self._inside = bool(prefix)
-        # asyncio's debug mode would report the first imports as slow steps
-        environ = os.environ | {"PYTHONASYNCIODEBUG": ""} | env
+        environ = os.environ | env
         self._popen = subprocess.Popen(
             [*prefix, sys.executable, "-c", _LOOP],
             stdin=subprocess.PIPE,

@@ -33,6 +33,12 @@ def send(text="go on", sid="s-1"):
     return lambda core: core.admit(sid, text=text, by="ana", now=2.0)
 
 
+@pytest.fixture(autouse=True)
+def _debug(monkeypatch):
+    """Here the control thread is the subject: its loop says so when somebody calls it from another thread."""
+    monkeypatch.setenv("PYTHONASYNCIODEBUG", "1")
+
+
 def python(code: str, **how):
     """Run *code* as a user would: asyncio's debug mode would report the first import as a slow step."""
     env = os.environ | {"PYTHONASYNCIODEBUG": ""}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
+import anyio
 import pytest
-from lionagi.session.signal import MessageAdded
+from lionagi.session.signal import MessageAdded, RunEnd, RunFailed, RunStart
 from turnkit import OPERATIONS, Host, Watched, drain, outcome_of
 
 from lionnb.testing import cancel_at_every_step, scripted_model
@@ -61,6 +63,96 @@ def test_an_operation_may_be_cancelled_at_any_step(name, cancels, observed):
         return OperationWorld(OPERATIONS[name], observed=observed)
 
     assert cancel_at_every_step(scenario, cancels=cancels) >= 8
+
+
+# --- an observer in trouble at the same moment ---------------------------------------------------------------------------
+
+
+async def _fails():
+    await asyncio.sleep(0)
+    raise ValueError("the observer failed")
+
+
+async def _fails_in_a_group():
+    async with anyio.create_task_group() as group:
+        group.start_soon(_fails)
+        group.start_soon(anyio.sleep, 5)
+
+
+async def _times_out():
+    with anyio.fail_after(0.0):
+        await anyio.sleep(5)
+
+
+async def _gives_up():
+    with anyio.CancelScope() as scope:
+        asyncio.get_running_loop().call_soon(scope.cancel)
+        await anyio.sleep(5)
+
+
+async def _swallows():
+    for _ in range(3):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+
+
+class TroubledWorld:
+    def __init__(self, trouble, *, stream):
+        self.w, self.stream = Watched(scripted_model(["one", "two"])), stream
+        for signal in (RunStart, RunEnd, RunFailed):
+            self.w.observe(signal, lambda *_: trouble())
+
+    async def run(self):
+        return await (drain(self.w.branch.run("x")) if self.stream else self.w.branch.communicate("x"))
+
+    async def check(self, outcome):
+        assert outcome.cancelled is (outcome.delivered > 0), "a cancellation was lost, or came from nowhere"
+        assert self.w.kinds in ([], ["RunStart", "RunEnd"], ["RunStart", "RunFailed"])
+        assert await self.w.branch.chat("next") is not None
+
+
+@pytest.mark.filterwarnings("ignore:turn .* left a question")
+@pytest.mark.parametrize("cancels", CANCELS)
+@pytest.mark.parametrize("stream", [False, True], ids=["coroutine", "stream"])
+@pytest.mark.parametrize("trouble", [_fails, _fails_in_a_group, _times_out, _gives_up, _swallows])
+def test_an_observer_never_takes_a_cancellation_with_it(trouble, stream, cancels, caplog):
+    """anyio's groups and scopes drop a cancellation that comes while they handle an exception of their own."""
+    caplog.set_level("CRITICAL", "lionnb")
+
+    async def scenario():
+        return TroubledWorld(trouble, stream=stream)
+
+    assert cancel_at_every_step(scenario, cancels=cancels) > 8
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 8])
+@pytest.mark.parametrize("stream", [False, True], ids=["coroutine", "stream"])
+async def test_a_turn_whose_every_task_is_cancelled_before_its_first_step_says_that_it_started(stream, rounds):
+    """T2, as at the end of asyncio.run: no RunFailed without RunStart."""
+    host = Host()
+
+    async def items(scope):
+        yield 1
+
+    async def body(scope):
+        return 1
+
+    async def run():
+        if stream:
+            return await drain(stream_in_turn(host, invoke=items))
+        return await run_in_turn(host, invoke=body)
+
+    task = asyncio.create_task(run())
+    await asyncio.sleep(0)
+    here, told = asyncio.current_task(), 0
+    for _ in range(rounds):
+        for other in asyncio.all_tasks() - {here}:
+            told += other.cancel()
+        await asyncio.sleep(0)
+    await asyncio.wait((task,))
+    assert told >= 2 and task.cancelled()
+    assert [s.kind for s in host.seen] == ["RunStart", "RunFailed"]
+    host.check("RunFailed")
 
 
 # --- the driver alone: every step, with everything slow -----------------------------------------------------------------
@@ -172,9 +264,10 @@ class ClosingWorld:
 
     def __init__(self):
         self.host = Host()
-        self.closed = False
+        self.began = self.closed = False
 
     async def _stream(self, scope):
+        self.began = True
         try:
             yield 1
             yield 2
@@ -192,7 +285,7 @@ class ClosingWorld:
         if hasattr(self, "stream"):
             await outcome_of(self.stream.aclose())
         self.host.check(*[s.kind for s in self.host.seen if s.kind != "RunStart"])
-        assert self.closed or not self.host.seen
+        assert self.closed is self.began
 
 
 @pytest.mark.parametrize("cancels", CANCELS)

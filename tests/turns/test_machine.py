@@ -485,9 +485,8 @@ def run(machine: type[Machine], examples: int, *, explore: bool) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    """Thousands of loops and collections: without debug mode and tracebacks, and past what was there before."""
-    monkeypatch.delenv("PYTHONASYNCIODEBUG", raising=False)
+def _quick():
+    """Thousands of loops and collections: without tracebacks of log records, and past what was there before."""
     logging.disable(logging.CRITICAL)
     gc.collect()
     gc.freeze()
