@@ -20,6 +20,7 @@ import lionnb
 from lionnb import cli
 from lionnb.records import Fate, SessionSpec
 from lionnb.store import Store
+from lionnb.store.door import who
 from lionnb.store.lease import identity
 from lionnb.testing import Gate
 from tests.store.conftest import other, pg_url, postgres  # noqa: F401  # fixtures of the store's tests
@@ -301,6 +302,16 @@ def test_a_message_is_acknowledged_with_what_will_happen_to_it(ctl, book):
     assert other_text.code == 1 and "choose another key" in other_text.err
     rows = book(lambda core: core.list_controls())
     assert [(row.text, row.created_by) for row in rows[:1]] == [("one", "ben")] and len(rows) == 2
+
+
+@pytest.mark.parametrize("blank", ["", "  "])
+def test_a_blank_name_is_the_account_and_one_that_is_no_name_is_refused(ctl, book, blank):
+    book.run()
+    assert ctl("ctl", "msg", RUN, "go on", "--by", blank).code == 0
+    refused = ctl("ctl", "msg", RUN, "go on", "--by", "x" * 201)
+    assert refused.code == 1 and "Nothing was written" in refused.err
+    (row,) = book(lambda core: core.list_controls())
+    assert row.created_by == who()
 
 
 def test_a_silent_leg_is_steered_anyway_if_the_sender_says_so(ctl, book):

@@ -243,7 +243,7 @@ class Course:
         if cancelled is not None:
             raise cancelled
         if (problem := problem_of(self._run.registering)) is not None:
-            log.warning("leg %s runs, but cannot be steered: %s", self.run_id, problem)
+            self._run.ledger.warn(f"leg {self.run_id} runs, but cannot be steered", problem)
             self.feed.event("warning", None, text=f"this leg cannot be steered: {problem}")
         self._keep()
         if self.heartbeat_s is not None:

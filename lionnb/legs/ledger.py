@@ -130,6 +130,7 @@ class Ledger:
         self._line = asyncio.Lock()  # of the control thread's loop, which it meets at its first wait
         self._registered = registered
         self._asked_again = False
+        self._said: str | None = None  # the problem that was told last, while nothing has succeeded since
         self._pending: set[concurrent.futures.Future[Any]] = set()
 
     @property
@@ -154,7 +155,9 @@ class Ledger:
             if not self._registered:
                 await core.start_session(self._spec(), time.time())
                 self._registered = True
-            return await work(core)
+            result = await work(core)
+            self._said = None
+            return result
 
     def register(self) -> concurrent.futures.Future[None]:
         """Write the run's row, if nothing else has done so yet."""
@@ -209,7 +212,7 @@ class Ledger:
                 return Answer(None, problem, cancelled)
             if failed:
                 # Once a leg: each of its last writes would say it twice more, and what failed is said at the end.
-                log.log(logging.DEBUG if self._asked_again else logging.WARNING, ASKED_AGAIN, problem)
+                log.log(logging.DEBUG if self._asked_again else self._level(problem), ASKED_AGAIN, problem)
                 self._asked_again = True
                 future = self.submit(work)
                 sent(future)
@@ -229,12 +232,22 @@ class Ledger:
 
         self._store.keep_trying(rest)
 
+    def _level(self, problem: str | None) -> int:
+        """Of a line about *problem*: a warning the first time, and again after something has succeeded."""
+        told, self._said = self._said == problem, problem
+        return logging.DEBUG if told else logging.WARNING
+
+    def warn(self, sentence: str, problem: str) -> None:
+        """Log a *sentence* about *problem*; bookkeeping that fails for the same reason is not told again."""
+        self._said = problem
+        log.warning("%s: %s", sentence, problem)
+
     def note(self, work: Callable[[Any], Coroutine[Any, Any, Any]], what: str) -> None:
         """As `submit`, for bookkeeping that nobody waits for: a failure is logged, with *what* it was."""
 
         def done(future: concurrent.futures.Future[Any]) -> None:
             if (problem := problem_of(future)) is not None:
-                log.warning("%s could not be recorded: %s", what, problem)
+                log.log(self._level(problem), "%s could not be recorded: %s", what, problem)
 
         self.submit(work).add_done_callback(done)
 

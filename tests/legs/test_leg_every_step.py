@@ -313,3 +313,35 @@ def test_a_leg_that_resumes_a_run_leaves_a_true_record_when_cancelled_at_any_ste
 
     assert cancel_at_every_step(scenario, cancels=cancels) > 25
     gc.collect()
+
+
+# ---------------------------------------------------------------------- a person who changes the mind at once
+class Redirected(Life):
+    """As a life, redirected before its first turn: the redirect goes with that turn, whoever is cancelled meanwhile."""
+
+    async def run(self) -> None:
+        self.leg = start_leg(self.branch, "Survey X", store=self.store, by="ana")
+        self.receipts.append(self.leg.redirect("first"))
+        while not self.leg.task.done():
+            try:
+                await asyncio.wait((self.leg.task,))
+            except asyncio.CancelledError:
+                assert self.whom == "everything"
+
+    async def check(self, outcome: Outcome) -> None:
+        await super().check(outcome)
+        if not outcome.delivered:
+            assert len(self.leg.turns) == 1 and self.receipts[0].fate == "applied"
+
+
+@STRAY
+@ROADS
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_redirect_before_the_first_turn_leaves_a_true_record_at_any_step(road, store, victim, caplog):
+    caplog.set_level("CRITICAL", "lionnb")
+
+    async def scenario() -> Life:
+        return Redirected(store, road.model(["one", "two"]), victim)
+
+    assert cancel_at_every_step(scenario, cancels=2) > 10
+    gc.collect()

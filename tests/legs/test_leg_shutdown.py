@@ -175,7 +175,7 @@ def test_a_turn_that_swallows_the_first_cancellation(tmp_path):
 @pytest.mark.slow
 def test_a_loop_that_was_closed_under_its_leg(tmp_path):
     """Nothing of the leg can run: lost, and recorded as that."""
-    run_to_its_end(
+    said = run_to_its_end(
         """
         loop = asyncio.new_event_loop()
         legs = loop.run_until_complete(start())
@@ -184,6 +184,7 @@ def test_a_loop_that_was_closed_under_its_leg(tmp_path):
         tmp_path,
     )
     assert record(tmp_path) == (["lost"], ["rejected"])
+    assert "leg 20" in said
 
 
 @pytest.mark.slow
