@@ -180,19 +180,17 @@ class Branch(Operations, StockBranch):
         return self._observer is not None
 
     def turn_opened(self, turn: Turn) -> None:
-        """For the driver: warn of what the last turn left; listen to the text as it comes, if somebody wants it."""
+        """For the driver: warn of what the last turn left; hold the model's streams, and listen to them if wanted."""
         state = self._turns
         if state.left is not None:
             left, state.left = state.left, None
             if left.outcome is not TurnOutcome.CLOSED:  # who closes a stream knows what it leaves; its log names it
                 warn_of_loose_ends(self, left, self._turns.teller())
-        if state.log.chunks_wanted:
-            turn.tap = taps.tap_model(turn.context.model)
+        turn.taps = taps.attach(turn.context.model, chunks=state.log.chunks_wanted > 0)
 
     def turn_closing(self, turn: Turn) -> None:
         """For the driver."""
-        if turn.tap is not None:
-            taps.untap_model(turn.tap)
+        taps.detach(turn.taps)
         if self._turns.left is turn.row:
             log_loose_ends(self, turn)
 

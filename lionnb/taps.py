@@ -7,6 +7,7 @@ JSON value. Nothing is computed for a text beyond taking its reference, for this
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 from collections.abc import Callable
 from typing import Any
@@ -23,15 +24,15 @@ from lionnb.turns.turn import Turn
 
 __all__ = (
     "ReportSlot",
+    "attach",
     "counts_of",
+    "detach",
     "mark_instruction",
     "message",
     "model_name",
     "prompt_of",
     "provider_call",
     "report",
-    "tap_model",
-    "untap_model",
 )
 
 
@@ -183,13 +184,16 @@ def _tell(chunk: Any) -> None:
     A model may be shared by Branches that stream at the same time, so the tap asks the context, not the model.
     """
     text, kind = getattr(chunk, "content", None), getattr(chunk, "type", None)
-    if kind != "text" or not isinstance(text, str) or not text:
-        return
+    if kind == "text" and isinstance(text, str) and text and (turn := _turn_here()) is not None:
+        assert turn.state is not None
+        turn.state.log.event("chunk", turn.row.turn_id, keep=False, text=text)
+
+
+def _turn_here() -> Turn | None:
     for binding in reversed(ctxs.chain()):
-        turn = binding.turn
-        if turn.scope is not None and turn.state is not None:
-            turn.state.log.event("chunk", turn.row.turn_id, keep=False, text=text)
-            return
+        if binding.turn.scope is not None:
+            return binding.turn
+    return None
 
 
 def _make_tap(previous: Callable[[Any], Any] | None) -> Any:
@@ -220,11 +224,14 @@ class _Tap:
         self.function = _make_tap(self.previous)
         self.function.lionnb_tap = self
 
+    def release(self) -> None:
+        """The last user puts back what was there, unless somebody else has replaced the tap meanwhile."""
+        self.users -= 1
+        if self.users == 0 and self.model.streaming_process_func is self.function:
+            self.model.streaming_process_func = self.previous
 
-def tap_model(model: Any) -> _Tap | None:
-    """Listen to *model*'s chunks until `untap_model`; what it did with them before goes on."""
-    if not getattr(model, "is_cli", False) or not hasattr(model, "streaming_process_func"):
-        return None
+
+def _tap(model: Any) -> _Tap:
     tap: _Tap | None = getattr(model.streaming_process_func, "lionnb_tap", None)
     if tap is None or tap.model is not model:  # a copied model carries the function of the one it was copied from
         tap = _Tap(model)
@@ -233,11 +240,71 @@ def tap_model(model: Any) -> _Tap | None:
     return tap
 
 
-def untap_model(tap: _Tap) -> None:
-    """The last user puts back what was there, unless somebody else has replaced the tap meanwhile."""
-    tap.users -= 1
-    if tap.users == 0 and tap.model.streaming_process_func is tap.function:
-        tap.model.streaming_process_func = tap.previous
+# ---------------------------------------------------------------------- the provider's streams
+class _Sources:
+    """Hands every stream that an endpoint starts to the turn it is for; shared by the turns that stream on it.
+
+    lionagi 0.36 drops this generator unclosed when its consumer stops early (`iModel.stream`, `APICalling`): the loop
+    would close it some steps later, and the child process behind it live on beyond RunEnd and into the next turn.
+    """
+
+    __slots__ = ("endpoint", "function", "previous", "users")
+
+    def __init__(self, endpoint: Any) -> None:
+        self.endpoint, self.users = endpoint, 0
+        self.previous = vars(endpoint).get("stream")  # somebody else's, else the method of the class
+        stream = endpoint.stream
+
+        def watched(*args: Any, **kw: Any) -> Any:
+            source = stream(*args, **kw)
+            if inspect.isasyncgen(source) and (turn := _turn_here()) is not None:
+                turn.hold(source)
+            return source
+
+        watched.lionnb_sources = self  # type: ignore[attr-defined]
+        self.function = watched
+
+    def release(self) -> None:
+        """As `_Tap.release`."""
+        self.users -= 1
+        if self.users or vars(self.endpoint).get("stream") is not self.function:
+            return
+        if self.previous is None:
+            del self.endpoint.stream
+        else:
+            self.endpoint.stream = self.previous
+
+
+def _watch(endpoint: Any) -> _Sources:
+    sources: _Sources | None = getattr(vars(endpoint).get("stream"), "lionnb_sources", None)
+    if sources is None or sources.endpoint is not endpoint:
+        sources = _Sources(endpoint)
+        endpoint.stream = sources.function
+    sources.users += 1
+    return sources
+
+
+# ---------------------------------------------------------------------- both
+def attach(model: Any, *, chunks: bool) -> tuple[_Tap | _Sources, ...]:
+    """Hold the streams of *model* for the turn they are for, and listen to its *chunks*, until `detach`.
+
+    What it did with its chunks before goes on. Models that do not stream in turns (API models) are left alone.
+    """
+    if not getattr(model, "is_cli", False):
+        return ()
+    found: list[_Tap | _Sources] = []
+    endpoint = getattr(model, "endpoint", None)
+    if hasattr(endpoint, "stream") and hasattr(endpoint, "__dict__"):
+        found.append(_watch(endpoint))
+    if chunks and hasattr(model, "streaming_process_func"):
+        found.append(_tap(model))
+    return tuple(found)
+
+
+def detach(attached: tuple[_Tap | _Sources, ...]) -> None:
+    """Undo `attach`."""
+    for each in attached:
+        each.release()
 
 
 # ---------------------------------------------------------------------- evidence

@@ -43,9 +43,10 @@ class Finalization:
     """The steps, in the specification's order.
 
     1. Close the underlying stream. 2. Cancel and await nested tasks, and the calls that a consumer makes between items:
-    another task may close the stream meanwhile. 3. Close nested streams: they are no tasks, and one that a nested task
-    is iterating can be closed only once that task has gone. 4. Drain this turn's message signals. 5. Attempt the
-    terminal signal; it is attempted once, whatever its observers do. Then close, synchronously.
+    another task may close the stream meanwhile. 3. Close nested streams, and those that the provider still has open:
+    they are no tasks, and one that a nested task is iterating can be closed only once that task has gone. 4. Drain this
+    turn's message signals. 5. Attempt the terminal signal; it is attempted once, whatever its observers do. Then close,
+    synchronously.
     """
 
     __slots__ = (
@@ -93,7 +94,7 @@ class Finalization:
         steps: tuple[Callable[[], Awaitable[None]], ...] = (
             self._close_stream,  # 1
             self._end_nested,  # 2
-            self._close_nested_streams,  # 3
+            self._close_streams,  # 3
             lambda: self._settle(ctx.signal_tasks, cancel=False),  # 4
             self._terminal,  # 5
         )
@@ -130,8 +131,8 @@ class Finalization:
             if not call.done():
                 await asyncio.wait((call.ended,))
 
-    async def _close_nested_streams(self) -> None:
-        for stream in list(self._turn.nested_streams):
+    async def _close_streams(self) -> None:
+        for stream in (*self._turn.nested_streams, *self._turn.open_sources()):
             await close_quietly(stream)
 
     async def _settle(self, tasks: set[asyncio.Task[Any]], *, cancel: bool) -> None:
@@ -246,7 +247,7 @@ def _begin(
     exclude: set[Any] = {*inside_of(), *turn.drivers, me}
     # No further one can begin. One that this code runs inside of waits for this code.
     calls = [c for c in turn.calls if c not in exclude and c.task is not me]
-    waits = turn.observed or close or calls or turn.nested_streams or ctx.signal_tasks
+    waits = turn.observed or close or calls or turn.nested_streams or ctx.signal_tasks or turn.open_sources()
     if not (waits or unfinished(ctx.nested_tasks, exclude)):
         turn.close(outcome, failed)  # nothing to wait for: no task, no await
         return None

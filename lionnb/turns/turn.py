@@ -84,7 +84,7 @@ class Turn:
     __slots__ = (
         "_after", "_announced", "_starting", "abandoned", "asked", "binding", "calls", "drivers", "finalization",
         "foreign_wake", "host", "lock", "loop", "nested_streams", "observed", "origin", "progress", "row", "scope",
-        "since", "state", "stream", "suspended", "tap",
+        "since", "sources", "state", "stream", "suspended", "taps",
     )  # fmt: skip
 
     def __init__(
@@ -109,9 +109,10 @@ class Turn:
         # The task without which this turn cannot go on: the owner; of a stream, whoever drives the current step.
         self.progress: asyncio.Task[Any] | None = ctx.owner_task
         self.nested_streams: set[AsyncGenerator[Any, Any]] = set()
+        self.sources: list[AsyncGenerator[Any, Any]] = []  # the provider's streams, which must not outlive it either
         self.calls: set[ConsumerCall] = set()  # those of the stream's consumer that are under way
         self.foreign_wake: asyncio.Future[None] | None = None
-        self.tap: Any = None  # what the host hung on the model for this turn
+        self.taps: tuple[Any, ...] = ()  # what the host hung on the model for this turn
         self.finalization: Finalization | None = None
         self._announced = False  # RunStart is on its way to the observers
         self._starting: asyncio.Task[None] | None = None
@@ -148,6 +149,7 @@ class Turn:
             (len(unfinished(ctx.nested_tasks)), "nested task(s)"),
             (len(unfinished(ctx.signal_tasks)), "observer task(s)"),
             (len(self.nested_streams), "open nested stream(s)"),
+            (len(self.open_sources()), "open provider stream(s)"),
             (len(self.calls), "call(s) of its consumer"),
         )
         return ", ".join(f"{n} {what}" for n, what in counts if n) or "a close or a terminal observer"
@@ -229,6 +231,14 @@ class Turn:
         enter_inside(task)
         return True
 
+    def hold(self, source: AsyncGenerator[Any, Any]) -> None:
+        """Close *source*, a stream of the provider's, with this turn, unless it has ended by itself."""
+        self.sources = [*self.open_sources(), source]
+
+    def open_sources(self) -> list[AsyncGenerator[Any, Any]]:
+        """Those of the provider's streams that have not ended."""
+        return [source for source in self.sources if getattr(source, "ag_frame", None) is not None]
+
     def call_home(self, fn: Callable[[], object], context: Context | None = None) -> None:
         """Run *fn* in the turn's loop, from wherever this is called; a closed loop takes nothing any more."""
         try:
@@ -281,9 +291,10 @@ class Turn:
         self.scope = None  # the tombstone: every copied binding is stale from here on
         lock, after, work = self.lock, self._after, self.finalization
         # A task that inherited a binding may live for ever (lionagi's rate limiter does): hold nothing through it.
-        self.lock = self.host = self.state = self.binding = self.stream = self.tap = self.progress = None
+        self.lock = self.host = self.state = self.binding = self.stream = self.progress = None
         self.finalization = self.foreign_wake = self._starting = None
         self.drivers, self._after, self.nested_streams, self.calls = set(), [], set(), set()
+        self.sources, self.taps = [], ()
         self._wake(lock, None if work is None else work.closed)
         for fn in after:
             fn()

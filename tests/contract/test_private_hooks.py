@@ -89,6 +89,25 @@ def test_every_hook_is_checked_and_every_private_name_in_branch_py_is_listed():
     assert used <= listed, f"branch.py uses private names of lionagi that PRIVATE_HOOKS does not list: {used - listed}"
 
 
+async def test_a_call_streams_through_what_hangs_on_its_endpoint():
+    """Nothing private, and yet a seam: how a turn comes by the streams that it has to close (taps.py)."""
+    model, begun = scripted_model(["one two"]), []
+    theirs = model.endpoint.stream
+
+    def watched(*args, **kw):
+        begun.append(theirs(*args, **kw))
+        return begun[-1]
+
+    model.endpoint.stream = watched
+    call = await model.create_event(messages=[{"role": "user", "content": "q"}], stream=True)
+    async for _ in model.stream(api_call=call):
+        pass
+    told = f"lionagi {lionagi.__version__}: iModel.stream no longer iterates what endpoint.stream(…) returns"
+    assert len(begun) == 1 and inspect.isasyncgen(begun[0]), f"{told}; read APICalling._core_stream, then taps.py."
+    assert begun[0].ag_frame is None
+    assert model.copy().endpoint.stream is not watched, "a copied endpoint carries the function of another one's turn"
+
+
 # --- the facade ------------------------------------------------------------------------------------------------------
 
 

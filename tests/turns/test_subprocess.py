@@ -6,6 +6,7 @@ The child is a small program in the place of the vendor's; everything between it
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 from lionagi import iModel
 from lionagi.providers.anthropic import claude_code
+from lionagi.session.control import LoopBreak, LoopDirective
+from lionagi.session.signal import RunEnd, RunFailed
 from turnkit import Watched, drain, outcome_of
 
 from lionnb.legs import start_leg
@@ -26,6 +29,12 @@ printf '{"type":"system","session_id":"s1"}\\n'
 printf '{"type":"assistant","message":{"content":[{"type":"text","text":"words"}]}}\\n'
 [ "$mode" = fails ] && { echo boom >&2; exit 3; }
 [ "$mode" = waits ] && read -r _ < "$here/gate"
+[ "$mode" = tool ] && {
+  printf '{"type":"assistant","message":{"content":[{"type":"tool_use","id":"t1","name":"Read","input":{}}]}}\\n'
+  read -r _ < "$here/gate"
+  printf '{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t1","content":"a page"}]}}\\n'
+  read -r _ < "$here/gate"
+}
 printf '{"type":"result","result":"words","is_error":false,"usage":{"input_tokens":3,"output_tokens":1}}\\n'
 """
 
@@ -42,7 +51,7 @@ class Program:
         self.behaves("ends")
 
     def behaves(self, mode: str) -> None:
-        """``ends``, ``fails`` after its first text, or ``waits`` there."""
+        """``ends``, ``fails`` after its first text, ``waits`` there, or uses a ``tool``, and waits before and behind its result."""
         (self.folder / "mode").write_text(mode)
 
     def open_gate(self) -> None:
@@ -55,12 +64,16 @@ class Program:
     @property
     def calls(self) -> int:
         """How many were started."""
-        return len((self.folder / "pids").read_text().split())
+        return len(self._pids())
+
+    def _pids(self) -> list[int]:
+        pids = self.folder / "pids"
+        return [int(pid) for pid in pids.read_text().split()] if pids.exists() else []
 
     def alive(self) -> list[int]:
         """Those that live, zombies not counted."""
         found = []
-        for pid in map(int, (self.folder / "pids").read_text().split()):
+        for pid in self._pids():
             try:
                 state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
             except FileNotFoundError:
@@ -82,8 +95,14 @@ def program(tmp_path, monkeypatch) -> Iterator[Program]:
 
 
 @pytest.fixture
-def watched(program, observed) -> Watched:
-    return Watched(iModel(provider="claude_code", model="sonnet"), observed=observed)
+def watched(program, observed) -> Iterator[Watched]:
+    """Whoever sees a terminal signal sees no child any more."""
+    made, alive = Watched(iModel(provider="claude_code", model="sonnet"), observed=observed), list[int]()
+    if observed:
+        for signal in (RunEnd, RunFailed):
+            made.observe(signal, lambda *_: alive.extend(program.alive()))
+    yield made
+    assert alive == []
 
 
 async def first_text(branch) -> None:
@@ -147,6 +166,101 @@ async def test_cancelled_while_waiting_it_was_never_started(program, watched):
     await first
     watched.check("RunEnd")
     assert watched.outcomes == ["completed", "cancelled while waiting"] and program.calls == 1
+
+
+# --- a stream that has handed out items, while the child waits ------------------------------------------------------
+
+
+async def in_its_middle(stream) -> list[str]:
+    """Take what the child has said before it waits: its instruction, its text, and the call of its tool."""
+    return [type(await anext(stream)).__name__ for _ in range(3)]
+
+
+MIDDLE = ["Instruction", "AssistantResponse", "ActionRequest"]
+left_open = pytest.mark.filterwarnings("ignore:turn .* left a (question|tool call) without:UserWarning")
+
+
+async def test_a_stream_that_is_never_iterated_starts_no_child(program, watched):
+    stream = watched.branch.run("q")
+    await stream.aclose()
+    del stream
+    assert watched.kinds == [] and watched.outcomes == [] and program.calls == 0
+
+
+@left_open
+async def test_a_stream_that_is_closed_in_its_middle_is_run_end_and_its_child_is_gone(program, watched):
+    program.behaves("tool")
+    stream = watched.branch.run("q")
+    assert await in_its_middle(stream) == MIDDLE and len(program.alive()) == 1
+    await stream.aclose()
+    watched.check("RunEnd")
+    assert program.alive() == [] and program.calls == 1
+
+
+@left_open
+@pytest.mark.filterwarnings("ignore:turn .* was dropped:UserWarning")
+async def test_a_stream_that_is_dropped_in_its_middle_is_closed_before_the_next_turn(program, watched):
+    program.behaves("tool")
+
+    async def looks_at_the_first_item() -> None:
+        async for _ in watched.branch.run("q"):
+            break
+
+    async def goes_to_its_middle() -> None:
+        await in_its_middle(watched.branch.run("q"))
+
+    for walk_away in (looks_at_the_first_item, goes_to_its_middle):
+        await walk_away()
+        gc.collect()
+        program.behaves("ends")
+        await watched.branch.communicate("again")
+        assert program.alive() == []
+        program.behaves("tool")
+    watched.check("RunEnd", "RunEnd", "RunEnd", "RunEnd")
+    assert watched.outcomes == ["abandoned", "completed"] * 2 and program.calls == 3
+
+
+@left_open
+async def test_cancel_ends_the_stream_at_its_next_poll_without_an_error(program, watched):
+    program.behaves("tool")
+    stream = watched.branch.run("q")
+    await in_its_middle(stream)
+    assert watched.branch.control(LoopDirective.CANCEL)
+    program.open_gate()
+    assert [type(item).__name__ async for item in stream] == []
+    watched.check("RunEnd")
+    assert program.alive() == []
+
+
+@left_open
+async def test_break_is_run_failed_with_the_original_exception(program, watched):
+    program.behaves("tool")
+    stream = watched.branch.run("q")
+    await in_its_middle(stream)
+    assert watched.branch.control(LoopDirective.BREAK)
+    program.open_gate()
+    assert isinstance(await outcome_of(drain(stream)), LoopBreak)
+    watched.check("RunFailed")
+    assert program.alive() == []
+
+
+@left_open
+@pytest.mark.parametrize(
+    ("directive", "signal"), [(LoopDirective.CANCEL, "RunEnd"), (LoopDirective.BREAK, "RunFailed")]
+)
+async def test_a_coroutine_that_a_directive_stops_in_the_child_is_as_its_row_says(program, watched, directive, signal):
+    program.behaves("tool")
+    b = watched.branch
+    task = asyncio.create_task(b.operate(instruction="q"))
+    await first_text(b)
+    assert b.control(directive)
+    program.open_gate()
+    raised = await outcome_of(task)
+    assert isinstance(raised, LoopBreak) is (signal == "RunFailed")
+    watched.check(signal)
+    assert program.alive() == []
+    program.behaves("ends")
+    await b.communicate("again")
 
 
 async def test_a_leg_on_it_is_steered(program):
