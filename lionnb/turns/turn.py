@@ -232,8 +232,12 @@ class Turn:
         return True
 
     def hold(self, source: AsyncGenerator[Any, Any]) -> None:
-        """Close *source*, a stream of the provider's, with this turn, unless it has ended by itself."""
-        self.sources = [*self.open_sources(), source]
+        """Close *source*, a stream of the provider's, with this turn, unless it has ended by itself.
+
+        One on the loop of another thread can be closed only there: cancelling the nested task that drives it does that.
+        """
+        if asyncio.get_running_loop() is self.loop:
+            self.sources = [*self.open_sources(), source]
 
     def open_sources(self) -> list[AsyncGenerator[Any, Any]]:
         """Those of the provider's streams that have not ended."""
