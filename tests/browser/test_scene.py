@@ -36,7 +36,10 @@ def test_a_steer_that_is_sent_during_the_turn_lands(notebook) -> None:
     view.wait_chip("applied")
     view.wait_status("completed")
     nb.wait_done()
-    assert [chip for chip in view.seen if chip != "delivering"] == ["queued", "applied"]
+    # Forward only. What changes twice within a batch is shown once, and here the turn ends as soon as the person has
+    # spoken; that it reads queued for as long as a turn goes on is seen below.
+    chips = ["queued", "delivering", "applied"]
+    assert view.seen == [chip for chip in chips if chip in view.seen] and view.seen[-1] == "applied"
     assert nb.text(CLAIM).startswith("the steer was applied in turn ")
     assert nb.text(RESULT).startswith("completed - 2 turns")
     row = nb.output(TABLE).get_by_role("row").nth(1)
