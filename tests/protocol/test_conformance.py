@@ -52,4 +52,4 @@ async def test_a_random_walk_of_the_store_is_a_walk_of_the_model(url, seed):
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 async def test_a_long_random_walk_of_the_store_is_a_walk_of_the_model(url):
-    await walked(url, 2026, 20_000 if url.startswith("postgresql") else 10_000)
+    await walked(url, 2026, 14_000 if url.startswith("postgresql") else 7_000)
