@@ -510,7 +510,7 @@ def test_the_invariants_hold_over_real_branches():
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_invariants_hold_over_the_driver_alone_in_thousands_of_cases():
-    run(Machine, 3_000, explore=True)
+    run(Machine, 2_000, explore=True)
 
 
 @pytest.mark.slow
