@@ -1,6 +1,7 @@
 """What the turn log learns from lionagi's objects: prompts, messages, usage, provider reports, text as it comes.
 
-Reads public attributes of lionagi's messages and calls; never changes an outcome. Everything handed to the log is a
+It also gives a turn the streams that its provider starts, which the turn closes (`attach`). Reads public attributes of
+lionagi's messages and calls; never changes an outcome. Everything handed to the log is a
 JSON value. Nothing is computed for a text beyond taking its reference, for this runs once per message of every turn.
 """
 
@@ -184,8 +185,9 @@ def _tell(chunk: Any) -> None:
     A model may be shared by Branches that stream at the same time, so the tap asks the context, not the model.
     """
     text, kind = getattr(chunk, "content", None), getattr(chunk, "type", None)
-    if kind == "text" and isinstance(text, str) and text and (turn := _turn_here()) is not None:
-        assert turn.state is not None
+    if kind != "text" or not isinstance(text, str) or not text:
+        return
+    if (turn := _turn_here()) is not None and turn.state is not None:
         turn.state.log.event("chunk", turn.row.turn_id, keep=False, text=text)
 
 

@@ -45,6 +45,9 @@ class Life:
         self.leg = start_leg(self.branch, "Survey X", store=self.store, by="ana")
         self.receipts.append(self.leg.steer("first"))
         self.leg.feed.listen(self._second)
+        await self._to_its_end()
+
+    async def _to_its_end(self) -> None:
         while not self.leg.task.done():
             try:
                 await asyncio.wait((self.leg.task,))
@@ -271,11 +274,7 @@ class Second(Life):
         self.leg = first.resume("Go on")
         self.receipts.append(self.leg.steer("first"))
         self.leg.feed.listen(self._second)
-        while not self.leg.task.done():
-            try:
-                await asyncio.wait((self.leg.task,))
-            except asyncio.CancelledError:
-                assert self.whom == "everything"
+        await self._to_its_end()
 
     async def check(self, outcome: Outcome) -> None:
         if self.leg is None:
@@ -323,11 +322,7 @@ class Redirected(Life):
     async def run(self) -> None:
         self.leg = start_leg(self.branch, "Survey X", store=self.store, by="ana")
         self.receipts.append(self.leg.redirect("first"))
-        while not self.leg.task.done():
-            try:
-                await asyncio.wait((self.leg.task,))
-            except asyncio.CancelledError:
-                assert self.whom == "everything"
+        await self._to_its_end()
 
     async def check(self, outcome: Outcome) -> None:
         await super().check(outcome)

@@ -35,17 +35,13 @@ async def test_nothing_hangs_on_a_model_when_its_turn_is_over(end, wanted):
     stream = branch.run("q")
     await anext(stream)
     assert hung(model) == (["stream", "chunks"] if wanted else ["stream"])
-    task = asyncio.create_task(drain(stream))
-    await asyncio.sleep(0)
     if end == "closed":
-        task.cancel()
-        await outcome_of(task)
         await stream.aclose()
-    elif end == "cancelled":
-        task.cancel()
     else:
-        gate.open()
-    await outcome_of(task)
+        task = asyncio.create_task(drain(stream))
+        await asyncio.sleep(0)
+        task.cancel() if end == "cancelled" else gate.open()
+        await outcome_of(task)
     assert hung(model) == []
 
 
